@@ -1,0 +1,64 @@
+# Everything happens inside .venv; a machine with Python and pip needs no other preparation.
+
+PYTHON  ?= python3
+WORKERS ?= 2
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# One torch thread per worker: more would only compete for the same cores.
+SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+PYTEST := $(SINGLE) $(BIN)/python -m pytest --numprocesses $(WORKERS) --durations=10
+
+BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test fuzz lint types bench clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/.dev ## create .venv with all that development needs
+
+demo: $(VENV)/.core ## show analyze and compact_ on a small network
+	$(BIN)/nodedrop demo
+
+test: $(VENV)/.dev ## run all tests on WORKERS processes (default 2)
+	$(PYTEST)
+
+fuzz: $(VENV)/.dev ## try 10,000 random networks
+	NODEDROP_FUZZ=10000 $(PYTEST) tests/fuzz
+
+lint: $(VENV)/.dev ## ruff
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev ## mypy, strict on src
+	$(BIN)/mypy
+
+bench: $(VENV)/.core ## run every script of benchmarks/
+	@test -n "$(BENCHMARKS)" || { echo "benchmarks/ holds no script yet" >&2; exit 2; }
+	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python "$$script"; done
+
+clean: ## remove .venv, caches and build output
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps below are touched last, so that an interrupted installation is simply done again.
+
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/.created
+	@echo "installing nodedrop and torch into $(VENV); the first time takes a minute or two"
+	$(PIP) --editable .
+	@touch $@
+
+# pytorchcv declares torchvision and requests; its image networks import neither.
+$(VENV)/.dev: $(VENV)/.core
+	@echo "installing the tools for development into $(VENV)"
+	$(PIP) --editable '.[dev,zoo]'
+	$(PIP) --no-deps pytorchcv
+	@touch $@

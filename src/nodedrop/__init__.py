@@ -1,0 +1,23 @@
+"""nodedrop: prove which units of a network can never fire, and remove exactly those."""
+
+from . import functional
+from .activations import ClampedReLU, SoftClampedReLU
+from .analysis import Analysis, Ledger
+from .api import analyze, compact_
+from .bounds import Box
+from .errors import NodeDropError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Analysis",
+    "Box",
+    "ClampedReLU",
+    "Ledger",
+    "NodeDropError",
+    "SoftClampedReLU",
+    "__version__",
+    "analyze",
+    "compact_",
+    "functional",
+]

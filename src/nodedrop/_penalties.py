@@ -1,0 +1,276 @@
+"""Penalty forms: terms added to the loss that pull units towards the NodeDrop condition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+PerInput = float | Sequence[float] | Tensor
+"""One number for every input channel, or one per input channel."""
+
+_Form = TypeVar("_Form")
+
+
+@dataclass(frozen=True)
+class PenaltyForm:
+    """One penalty per unit: a measure of each weight, summed, then joined with the bias and the constant C."""
+
+    formula: str
+    reason: str
+    measure: Callable[[Tensor], Tensor]
+    join: Callable[[Tensor, Tensor, float], Tensor]
+
+
+@dataclass(frozen=True)
+class NormPenaltyForm:
+    """One penalty per unit behind a norm: its value stays within `radius` of `centre` for every input."""
+
+    formula: str
+    reason: str
+    join: Callable[[Tensor, Tensor, float], Tensor]
+
+
+PENALTY_FORMS: Mapping[str, PenaltyForm] = MappingProxyType(
+    {
+        "paper": PenaltyForm(
+            "‖max(w,0)‖₁ + |b+C|",
+            "the paper's choice (eq. 4): L1 on what can raise the unit, the bias drawn to −C",
+            torch.relu,
+            lambda mass, b, C: mass + (b + C).abs(),
+        ),
+        "one-sided": PenaltyForm(
+            "‖max(w,0)‖₁ + max(b+C, 0)",
+            "the authors' published code: a bias already below −C is left alone",
+            torch.relu,
+            lambda mass, b, C: mass + torch.relu(b + C),
+        ),
+        "distance": PenaltyForm(
+            "|‖max(w,0)‖₁ + b|",
+            "rejected in the paper: rests on the very edge of the dead region",
+            torch.relu,
+            lambda mass, b, C: (mass + b).abs(),
+        ),
+        "unbounded": PenaltyForm(
+            "‖max(w,0)‖₁ + b",
+            "rejected in the paper: the bias runs off to minus infinity",
+            torch.relu,
+            lambda mass, b, C: mass + b,
+        ),
+        "shifted": PenaltyForm(
+            "|‖max(w,0)‖₁ + b + C|",
+            "the paper's step before eq. 4: the distance to −C, inside the dead region",
+            torch.relu,
+            lambda mass, b, C: (mass + b + C).abs(),
+        ),
+        "l2": PenaltyForm(
+            "‖w‖₂² + b²",
+            "rejected in the paper: many small weights replace one bias and keep their inputs alive",
+            torch.square,
+            lambda mass, b, C: mass + b.square(),
+        ),
+        "l2-shifted": PenaltyForm(
+            "‖w‖₂² + (b+C)²",
+            "rejected in the paper: as l2, and dearer still for a live unit, whose bias is far from −C",
+            torch.square,
+            lambda mass, b, C: mass + (b + C).square(),
+        ),
+    }
+)
+"""The forms of `penalty`, by name."""
+
+NORM_PENALTY_FORMS: Mapping[str, NormPenaltyForm] = MappingProxyType(
+    {
+        "paper": NormPenaltyForm(
+            "radius + |centre+C|",
+            "the paper's batch-norm penalty, with radius |γ|√m and centre β",
+            lambda radius, centre, C: radius + (centre + C).abs(),
+        ),
+        "one-sided": NormPenaltyForm(
+            "max(radius + centre + C, 0)",
+            "the authors' published code: a unit whose bound is already below −C is left alone",
+            lambda radius, centre, C: torch.relu(radius + centre + C),
+        ),
+    }
+)
+"""The forms of `penalty_bn` and `penalty_ln`, by name."""
+
+
+def split_units(weight: Tensor, groups: int, transposed: bool) -> Tensor:
+    """View a dense or convolution weight as [groups, units per group, inputs per group, kernel positions]."""
+    if weight.dim() < 2 or not weight.is_floating_point():
+        raise ValueError(
+            f"weight must be a floating-point tensor with at least 2 axes, got {weight.dtype} "
+            f"of shape {tuple(weight.shape)}."
+        )
+    rows, columns = weight.shape[:2]
+    if groups < 1 or rows % groups:
+        axis = "input" if transposed else "unit"
+        raise ValueError(f"groups={groups} does not divide the weight's {rows} {axis} rows.")
+    kernel = math.prod(weight.shape[2:])
+    split = weight.reshape(groups, rows // groups, columns, kernel)
+    return split.transpose(1, 2) if transposed else split
+
+
+def spread_inputs(values: PerInput, units: Tensor, name: str) -> Tensor:
+    """Lay one value per input channel along the input axis of `split_units`; a scalar goes to every input."""
+    inputs = units.shape[0] * units.shape[2]
+    spread = torch.as_tensor(values, dtype=units.dtype, device=units.device)
+    if spread.dim() > 1 or (spread.dim() == 1 and spread.shape[0] != inputs):
+        raise ValueError(
+            f"{name} must be one number or one per input channel ({inputs}), got shape {tuple(spread.shape)}."
+        )
+    return spread.expand(inputs).reshape(units.shape[0], 1, units.shape[2], 1)
+
+
+def unit_bias(bias: Tensor | None, units: Tensor) -> Tensor:
+    """Return the bias per unit in the arithmetic of `units`; a missing one is zero."""
+    count = units.shape[0] * units.shape[1]
+    if bias is None:
+        return units.new_zeros(count)
+    if bias.shape != (count,):
+        raise ValueError(f"bias must hold one number per unit ({count}), got shape {tuple(bias.shape)}.")
+    return bias.to(units.dtype)
+
+
+def unit_penalty(
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    C: float = 1.0,
+    form: str = "paper",
+    hi: PerInput | None = None,
+    groups: int = 1,
+    transposed: bool = False,
+) -> Tensor:
+    """Return the terms that `penalty` adds up, one per unit."""
+    chosen = _choose(PENALTY_FORMS, form)
+    _check_constant(C)
+    units = _widen(split_units(weight, groups, transposed))
+    if hi is not None:
+        scale = spread_inputs(hi, units, "hi")
+        if not bool(((scale >= 0) & (scale < math.inf)).all()):
+            raise ValueError("hi must be finite and not negative: it scales the weight of each input.")
+        units = units * scale
+    mass = chosen.measure(units).sum(dim=(2, 3)).flatten()
+    return chosen.join(mass, unit_bias(bias, units), C)
+
+
+def penalty(
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    C: float = 1.0,
+    form: str = "paper",
+    hi: PerInput | None = None,
+    groups: int = 1,
+    transposed: bool = False,
+) -> Tensor:
+    """Sum a penalty over a layer's units; times λ it is added to the loss.
+
+    `weight` is dense [O, I], a convolution's [O, I/groups, *k] or, with `transposed`, [I, O/groups, *k]. A unit
+    owns all its kernel positions. `form` names one of `PENALTY_FORMS`; a missing bias counts as 0. With `hi`,
+    each weight is scaled by the largest value its input takes, which matches `upper_bound(weight, bias, 0, hi)`.
+    Half-precision weights are summed in float32.
+
+    >>> weight = torch.tensor([[0.5, -2.0], [0.25, 0.25]])
+    >>> bias = torch.tensor([0.0, -3.0])
+    >>> penalty(weight, bias).item()  # (0.5 + |0 + 1|) + (0.5 + |-3 + 1|)
+    4.0
+    >>> penalty(weight, bias, form="one-sided").item()  # the second bias is already below -1
+    2.0
+    >>> penalty(weight, bias, hi=[1.0, 4.0]).item()
+    4.75
+    """
+    return unit_penalty(
+        weight, bias, C=C, form=form, hi=hi, groups=groups, transposed=transposed
+    ).sum()
+
+
+def penalty_bn(gamma: Tensor, beta: Tensor, m: float, *, C: float = 1.0, form: str = "paper") -> Tensor:
+    """Sum the batch-norm penalty over units; `m` is the number of values per channel in one batch.
+
+    "paper" is `|γ|√m + |β+C|`, "one-sided" is `max(|γ|√m + β + C, 0)`.
+
+    >>> gamma, beta = torch.tensor([0.5, -0.25]), torch.tensor([0.0, -3.0])
+    >>> penalty_bn(gamma, beta, m=16).item()  # (2 + 1) + (1 + 2)
+    6.0
+    >>> penalty_bn(gamma, beta, m=16, form="one-sided").item()
+    3.0
+    """
+    chosen = _choose(NORM_PENALTY_FORMS, form)
+    _check_constant(C)
+    check_norm_sizes(gamma, beta, m)
+    return chosen.join(_widen(gamma).abs() * math.sqrt(m), _widen(beta), C).sum()
+
+
+def penalty_ln(
+    weight: Tensor,
+    bias: Tensor | None,
+    ln_weight: Tensor | None,
+    ln_bias: Tensor | None,
+    *,
+    C: float = 1.0,
+    form: str = "paper",
+    rms: bool = False,
+) -> Tensor:
+    """Sum the penalty over dense units that read a layer norm, or with `rms` an RMS norm.
+
+    A normalised vector has `‖x̂‖₂ ≤ √d` and, for layer norm, zero mean. So `z = w·(g∘x̂ + β) + b` stays within
+    `√d·‖P(w∘g)‖₂` of `w·β + b`, where `P` removes the mean (RMS norm: no `P`), whatever the norm reads. "paper" is
+    `√d·‖P(w∘g)‖₂ + |w·β + b + C|`, "one-sided" is `max(√d·‖P(w∘g)‖₂ + w·β + b + C, 0)`.
+
+    >>> weight, bias = torch.tensor([[3.0, 3.0, 3.0, 3.0]]), torch.tensor([-1.0])
+    >>> penalty_ln(weight, bias, None, None).item()  # equal weights see only the mean, which is zero
+    0.0
+    >>> penalty_ln(weight, bias, None, None, rms=True).item()
+    12.0
+    """
+    chosen = _choose(NORM_PENALTY_FORMS, form)
+    _check_constant(C)
+    if weight.dim() != 2:
+        raise ValueError(f"weight must be dense [units, inputs], got shape {tuple(weight.shape)}.")
+    dense = _widen(weight)
+    width = dense.shape[1]
+    for name, tensor in (("ln_weight", ln_weight), ("ln_bias", ln_bias)):
+        if tensor is not None and tensor.numel() != width:
+            raise ValueError(f"{name} must hold one number per input ({width}), got {tensor.numel()}.")
+    centre = unit_bias(bias, split_units(dense, 1, False))
+    if ln_bias is not None:
+        centre = centre + dense @ ln_bias.flatten().to(dense.dtype)
+    scaled = dense if ln_weight is None else dense * ln_weight.flatten().to(dense.dtype)
+    if not rms:
+        scaled = scaled - scaled.mean(dim=1, keepdim=True)
+    radius = math.sqrt(width) * torch.linalg.vector_norm(scaled, dim=1)
+    return chosen.join(radius, centre, C).sum()
+
+
+def check_norm_sizes(gamma: Tensor, beta: Tensor, m: float) -> None:
+    if gamma.dim() != 1 or gamma.shape != beta.shape:
+        raise ValueError(
+            f"gamma and beta must hold one number per unit, got shapes {tuple(gamma.shape)} "
+            f"and {tuple(beta.shape)}."
+        )
+    if not 1 <= m < math.inf:
+        raise ValueError(f"m must be the number of values per channel in a batch, at least 1, got {m}.")
+
+
+def _choose(table: Mapping[str, _Form], name: str) -> _Form:
+    if name not in table:
+        raise ValueError(f"form must be one of {', '.join(table)}, got {name!r}.")
+    return table[name]
+
+
+def _check_constant(C: float) -> None:
+    if not 0 < C < math.inf:
+        raise ValueError(f"C must be positive and finite, got {C}.")
+
+
+def _widen(values: Tensor) -> Tensor:
+    """Leave half precision before summing: float16 overflows at 65504."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

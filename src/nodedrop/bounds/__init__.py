@@ -1,0 +1,7 @@
+"""Graph and input domain in, an interval for every value out."""
+
+from .domain import Box
+from .interval import Interval
+from .propagate import Bounds, bound
+
+__all__ = ["Bounds", "Box", "Interval", "bound"]

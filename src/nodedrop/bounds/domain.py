@@ -1,0 +1,104 @@
+"""The declared input domain: a box per input, per channel where that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..tracing.graph import Graph, Node
+from .interval import Interval, unbounded
+
+
+@dataclass(frozen=True)
+class Box:
+    """lo ≤ x ≤ hi for one input; numbers, or tensors that broadcast against the input.
+
+    >>> Box(0.0, 1.0)
+    Box(lo=0.0, hi=1.0)
+    >>> mean, std = torch.tensor([0.49, 0.48, 0.45]), torch.tensor([0.25, 0.24, 0.26])
+    >>> box = Box.normalised(mean, std)          # images in [0, 1], then (x - mean) / std
+    >>> tuple(box.lo.shape)
+    (3, 1, 1)
+    """
+
+    lo: float | Tensor
+    hi: float | Tensor
+
+    @classmethod
+    def normalised(cls, mean: Any, std: Any, lo: float = 0.0, hi: float = 1.0) -> Box:
+        """The box of images in [lo, hi] after `(x - mean) / std` per channel."""
+        mean, std = torch.as_tensor(mean).double(), torch.as_tensor(std).double()
+        return cls(((lo - mean) / std)[:, None, None], ((hi - mean) / std)[:, None, None])
+
+    def interval(self, node: Node) -> Interval:
+        """The box as bounds of one input, checked against its shape."""
+        ends = []
+        for name, end in (("lo", self.lo), ("hi", self.hi)):
+            tensor = torch.as_tensor(end, dtype=torch.float64).detach().cpu()
+            if tensor.isnan().any():
+                raise InputError(f"domain of input '{node.target}': {name} is NaN")
+            if tensor.dim() == 1 and len(node.shape) > 2 and tensor.numel() == node.shape[1]:
+                tensor = tensor.reshape(-1, *([1] * (len(node.shape) - 2)))  # one value per channel
+            try:
+                torch.broadcast_shapes(tensor.shape, node.shape)
+                fits = tensor.dim() <= len(node.shape)
+            except RuntimeError:
+                fits = False
+            if not fits:
+                raise InputError(
+                    f"domain of input '{node.target}': {name} of shape {tuple(tensor.shape)} does not fit the input's "
+                    f"shape {node.shape}; give a number, one value per channel, or a tensor that broadcasts"
+                )
+            ends.append(tensor.reshape((1,) * (len(node.shape) - tensor.dim()) + tuple(tensor.shape)))
+        lo, hi = torch.broadcast_tensors(*ends)
+        if (lo > hi).any():
+            raise InputError(f"domain of input '{node.target}': lo > hi ({float(lo.max()):g} > {float(hi.min()):g})")
+        return Interval(lo.contiguous(), hi.contiguous(), node.shape)
+
+
+def as_box(domain: Any, name: str) -> Box | None:
+    """A Box from `(lo, hi)`, a Box, or None for an input without a domain (token indices)."""
+    if domain is None or isinstance(domain, Box):
+        return domain
+    if isinstance(domain, Sequence) and len(domain) == 2 and not any(isinstance(end, Box | str) for end in domain):
+        try:
+            return Box(*(end if isinstance(end, Tensor) else float(end) for end in domain))
+        except (TypeError, ValueError):
+            pass
+    raise InputError(f"domain of input '{name}' must be (lo, hi), a Box or None, not {domain!r}")
+
+
+def boxes(graph: Graph, domain: Any) -> dict[str, Interval]:
+    """Bounds of every input. One domain serves all floating inputs; a dict or list gives one per input."""
+    tensors = [node for node in graph.inputs if node.is_tensor]
+    if graph.part:
+        return {node.name: unbounded(node.shape) for node in tensors}
+    per_input: dict[str, Any]
+    if isinstance(domain, Mapping):
+        known = {node.target for node in tensors}
+        if strange := sorted(set(domain) - known):
+            raise InputError(f"domain names input '{strange[0]}', but the model's inputs are {sorted(known)}")
+        per_input = {node.name: domain.get(node.target) for node in tensors}
+    elif _one_per_input(domain):
+        if len(domain) != len(tensors):
+            raise InputError(f"domain has {len(domain)} entries, but the model has {len(tensors)} tensor inputs")
+        per_input = {node.name: item for node, item in zip(tensors, domain, strict=True)}
+    else:
+        floating = {node.name for node in tensors if node.dtype is not None and node.dtype.is_floating_point}
+        per_input = {node.name: domain if node.name in floating else None for node in tensors}
+    found = {}
+    for node in tensors:
+        box = as_box(per_input[node.name], node.target)
+        found[node.name] = unbounded(node.shape) if box is None else box.interval(node)
+    return found
+
+
+def _one_per_input(domain: Any) -> bool:
+    if isinstance(domain, Box) or domain is None or not isinstance(domain, Sequence):
+        return False
+    return any(item is None or isinstance(item, Box | list | tuple) for item in domain)

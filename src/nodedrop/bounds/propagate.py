@@ -1,0 +1,77 @@
+"""Walk a graph once and bound every value: abstract interpretation with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..tracing.graph import BUFFER, CONSTANT, GETITEM, INPUT, PARAMETER, Graph, Node
+from . import rules as _rules  # noqa: F401  (registers every rule)
+from .domain import boxes
+from .interval import INF, Interval, point, unbounded
+from .registry import RULES, Context, Result
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Intervals of all values of a graph; `unknown` lists nodes whose operator has no rule."""
+
+    graph: Graph
+    values: Mapping[str, Result]
+    margins: Mapping[str, Tensor]
+    unknown: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> Interval:
+        found = self.values[name]
+        return found if isinstance(found, Interval) else found[0]
+
+
+def bound(
+    graph: Graph,
+    tensors: Mapping[str, Tensor],
+    domain: Any = (0.0, 1.0),
+    *,
+    batch_limit: float = INF,
+    dtype: torch.dtype | None = None,
+) -> Bounds:
+    """Bounds of every value for all inputs in the domain.
+
+    `batch_limit` is the largest number of values per unit that batch norm ever sees in one training batch;
+    `dtype` the lowest precision the model will run in, if lower than that of its parameters (autocast).
+    """
+    context = Context(graph, tensors, batch_limit, dtype)
+    inputs = boxes(graph, domain)
+    unknown: list[str] = []
+    with torch.no_grad():
+        for node in graph.nodes:
+            context.values[node.name] = _bound(context, node, inputs, unknown)
+    return Bounds(graph, context.values, context.margins, tuple(unknown))
+
+
+def _bound(context: Context, node: Node, inputs: Mapping[str, Interval], unknown: list[str]) -> Result:
+    if node.op == INPUT:
+        return inputs.get(node.name, unbounded(node.shape))
+    if node.op in (PARAMETER, BUFFER):
+        return _leaf(context, context.tensors[node.target], node)
+    if node.op == CONSTANT:
+        return _leaf(context, context.graph.constants[node.name], node)
+    if node.op == GETITEM:
+        found = context.values[node.args[0].name]
+        return found[node.args[1]] if isinstance(found, tuple) else found
+    rule = RULES.get(node.op)
+    result = rule(context, node) if rule is not None else None
+    if result is None:
+        unknown.append(node.name)
+        shapes = [shape or () for shape in node.shapes]
+        return unbounded(shapes[0]) if len(shapes) == 1 else tuple(map(unbounded, shapes))
+    return result
+
+
+def _leaf(context: Context, tensor: Tensor, node: Node) -> Interval:
+    if tensor.is_complex():
+        return unbounded(node.shape)
+    return point(tensor)

@@ -1,0 +1,215 @@
+"""Weighted sums: dense layers, convolutions, matrix products. The NodeDrop condition is the upper end found here."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ...tracing.graph import Node, Ref
+from ..interval import INF, Ball, Interval, unbounded
+from ..registry import Context, Result, rule
+from ..rounding import DOUBLE, gamma, sum_margin
+
+# How many roundings the mean of a row can suffer: kernels add in blocks, so this does not grow with the row.
+MEAN_ROUNDINGS = 64
+
+
+def weighted_sum(
+    ctx: Context, node: Node, weight: tuple[Tensor, Tensor], value: Interval, bias: Tensor | None, terms: int
+) -> tuple[Tensor, Tensor]:
+    """Ends of Σ wᵢxᵢ + b for x in a box (§2.1), rounding included.
+
+    `weight` holds the positive and the negative parts, [units, inputs]; `value` rows of inputs, [..., inputs].
+    """
+    positive, negative = (part.transpose(-1, -2) for part in weight)
+    lo, hi = value.lo, value.hi
+    inf_hi, inf_lo = hi == INF, lo == -INF
+    open_ends = bool(inf_hi.any()) or bool(inf_lo.any())
+    if open_ends:
+        lo, hi = lo.masked_fill(inf_lo, 0.0), hi.masked_fill(inf_hi, 0.0)
+    offset = torch.zeros((), dtype=torch.float64) if bias is None else bias.double()
+    upper = hi @ positive + lo @ negative + offset
+    lower = lo @ positive + hi @ negative + offset
+    size = torch.maximum(lo.abs(), hi.abs()) @ (positive - negative) + offset.abs()
+    margin = sum_margin(size, terms + (bias is not None), ctx.u(node), ctx.tiny(node))
+    ctx.margins[node.name] = margin
+    # a sum of terms that are all ≤ 0 is ≤ 0 however it is rounded
+    above = hi.clamp(min=0) @ positive + lo.clamp(max=0) @ negative + offset.clamp(min=0)
+    below = lo.clamp(max=0) @ positive + hi.clamp(min=0) @ negative + offset.clamp(max=0)
+    upper, lower = upper + margin, lower - margin
+    upper = torch.where(above == 0, upper.clamp(max=0), upper)
+    lower = torch.where(below == 0, lower.clamp(min=0), lower)
+    if open_ends:
+        rises, falls = (positive > 0).double(), (negative < 0).double()
+        top, bottom = inf_hi.double(), inf_lo.double()
+        upper = upper.masked_fill(top @ rises + bottom @ falls > 0, INF)
+        lower = lower.masked_fill(bottom @ rises + top @ falls > 0, -INF)
+    limit = ctx.largest(node)
+    return lower.masked_fill(lower < -limit, -INF), upper.masked_fill(upper > limit, INF)
+
+
+def parts(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Positive and negative parts in double."""
+    exact = weight.double()
+    positive = exact.clamp(min=0)
+    return positive, exact - positive
+
+
+def kernel_parts(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Positive and negative parts of [units, inputs, positions], summed over kernel positions."""
+    exact = weight.flatten(2).double() if weight.dim() > 2 else weight.double()[:, :, None]
+    total = exact.sum(2)
+    positive = exact.clamp_(min=0).sum(2) if exact.data_ptr() != weight.data_ptr() else exact.clamp(min=0).sum(2)
+    return positive, (total - positive).clamp(max=0)
+
+
+@rule("aten.linear.default")
+def _linear(ctx: Context, node: Node) -> Result:
+    value, weight = ctx(node.args[0]), ctx.raw(node.args[1])
+    bias = node.arg(2, "bias")
+    offset = ctx(bias) if isinstance(bias, Ref) else None
+    if not weight.exact or (offset is not None and not offset.exact):
+        return _product(ctx, node, value, _turned(weight.double()), offset)
+    rows = value.written_out((len(value.shape) - 1,))
+    split = parts(weight.lo)
+    lo, hi = weighted_sum(ctx, node, split, rows, None if offset is None else offset.lo, value.shape[-1])
+    if value.ball is not None:
+        low, high = _in_ball(ctx, node, value.ball, weight.lo.double(), None if offset is None else offset.lo)
+        lo, hi = torch.maximum(lo, low), torch.minimum(hi, high)
+    return Interval(lo, hi, node.shape)
+
+
+def _in_ball(ctx: Context, node: Node, ball: Ball, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Layer norm's own bound (§2.5): |w·(g∘x̂)| ≤ √d·‖P(w∘g)‖₂, plus what rounding can add."""
+    inputs, u = weight.shape[1], ctx.u(node)
+    scaled = weight * ball.scale
+    reach = inputs**0.5 * scaled.norm(dim=1)
+    size = scaled.abs().sum(1)
+    if ball.centred and ball.slack < INF:
+        centred = scaled - scaled.mean(1, keepdim=True)
+        quadrature = (inputs * centred.square().sum(1) + (ball.slack * size).square()).sqrt()
+        reach = torch.minimum(reach, quadrature)
+    middle = weight @ ball.shift + (0 if bias is None else bias)
+    magnitude = inputs**0.5 * size + weight.abs() @ ball.shift.abs() + (0 if bias is None else bias.abs())
+    margin = magnitude * (gamma(inputs + 2 * MEAN_ROUNDINGS, u) + gamma(inputs + 8, DOUBLE)) + ctx.tiny(node)
+    return middle - reach - margin, middle + reach + margin
+
+
+def _turned(value: Interval) -> Interval:
+    lo = value.lo.transpose(-1, -2)
+    shape = (*value.shape[:-2], value.shape[-1], value.shape[-2])
+    return Interval(lo, lo if value.exact else value.hi.transpose(-1, -2), shape)
+
+
+@rule("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
+def _matmul(ctx: Context, node: Node) -> Result:
+    return _product(ctx, node, ctx(node.args[0]), ctx(node.args[1]), None)
+
+
+@rule("aten.addmm.default", "aten.baddbmm.default")
+def _addmm(ctx: Context, node: Node) -> Result:
+    if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("beta", 1) != 1:
+        return unbounded(node.shape)
+    return _product(ctx, node, ctx(node.args[1]), ctx(node.args[2]), ctx(node.args[0]))
+
+
+def _product(ctx: Context, node: Node, first: Interval, second: Interval, offset: Interval | None) -> Interval:
+    """Interval matrix product: exact where one side is known, a convex mix of rows after a softmax, else by size."""
+    if len(first.shape) < 2 or len(second.shape) < 2:
+        return unbounded(node.shape)
+    inner = first.shape[-1]
+    rows = first.written_out((len(first.shape) - 1,))
+    columns = second.written_out((len(second.shape) - 2,))
+    if first.mix is not None and not second.exact:
+        lo = columns.lo.amin(-2, keepdim=True).clamp(max=0) * first.mix
+        hi = columns.hi.amax(-2, keepdim=True).clamp(min=0) * first.mix
+        result = ctx.rounded(node, lo, hi, ulps=inner + 4)
+    elif second.exact:
+        split = tuple(part.transpose(-1, -2) for part in parts(columns.lo))
+        result = Interval(*weighted_sum(ctx, node, split, rows, None, inner), node.shape)  # type: ignore[arg-type]
+    elif first.exact:
+        flipped = Interval(columns.lo.transpose(-1, -2), columns.hi.transpose(-1, -2), ())
+        lo, hi = weighted_sum(ctx, node, parts(rows.lo), flipped, None, inner)
+        result = Interval(lo.transpose(-1, -2), hi.transpose(-1, -2), node.shape)
+    else:
+        size = (rows.magnitude @ columns.magnitude).nan_to_num(nan=INF)
+        size = size + sum_margin(size, inner, ctx.u(node), ctx.tiny(node))
+        low = torch.zeros_like(size) if bool((rows.lo >= 0).all() and (columns.lo >= 0).all()) else -size
+        result = Interval(low, size, node.shape)
+    if offset is not None:
+        lo, hi = result.lo + offset.lo, result.hi + offset.hi
+        result = ctx.rounded(node, lo, hi, ulps=2)
+    return Interval(result.lo, result.hi, node.shape)
+
+
+@rule("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", "aten.convolution.default",
+      "aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
+def _conv(ctx: Context, node: Node) -> Result:
+    padding = node.arg(4, "padding", 0)
+    if node.op == "aten.convolution.default" and node.arg(6, "transposed", False):
+        return _transposed(ctx, node, groups=int(node.args[8]))
+    groups = int(node.arg(8 if node.op == "aten.convolution.default" else 6, "groups", 1))
+    padded = padding == "same" or (not isinstance(padding, str) and any(_listed(padding)))
+    weight = ctx.raw(node.args[1])
+    if not weight.exact:
+        return unbounded(node.shape)
+    units = weight.shape[0]
+    split = [part.reshape(groups, units // groups, -1) for part in kernel_parts(weight.lo)]
+    return _convolved(ctx, node, split, groups=groups, padded=padded, terms=prod(weight.shape[1:]))
+
+
+@rule("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")
+def _conv_transpose(ctx: Context, node: Node) -> Result:
+    return _transposed(ctx, node, groups=int(node.arg(6, "groups", 1)))
+
+
+def _transposed(ctx: Context, node: Node, *, groups: int) -> Result:
+    """Every output sums some kernel positions, others are missing: as if padded with zeros."""
+    weight = ctx.raw(node.args[1])
+    if not weight.exact:
+        return unbounded(node.shape)
+    inputs, units = weight.shape[0] // groups, weight.shape[1]
+    by_group = weight.lo.reshape(groups, inputs, units, -1).transpose(1, 2).reshape(groups * units, inputs, -1)
+    split = [part.reshape(groups, units, inputs) for part in kernel_parts(by_group)]
+    return _convolved(ctx, node, split, groups=groups, padded=True, terms=inputs * prod(weight.shape[2:]))
+
+
+def _convolved(
+    ctx: Context, node: Node, split: list[Tensor], *, groups: int, padded: bool, terms: int
+) -> Result:
+    """A convolution sums over inputs and kernel positions; bounds are per channel, the hull over positions."""
+    value = ctx(node.args[0])
+    if padded:
+        value = value.with_zero()
+    rank = len(node.shape)
+    batched = rank == ctx.graph.by_name[node.args[1].name].shape.__len__()
+    if not batched:
+        return unbounded(node.shape)
+    flat = value.uniform((0, *range(2, rank))).written_out((1,))
+    rows = Interval(flat.lo.reshape(groups, 1, -1), flat.hi.reshape(groups, 1, -1), ())
+    bias = node.arg(2, "bias")
+    offset = ctx(bias).lo.reshape(groups, 1, -1) if isinstance(bias, Ref) else None
+    if isinstance(bias, Ref) and not ctx(bias).exact:
+        return unbounded(node.shape)
+    lo, hi = weighted_sum(ctx, node, (split[0], split[1]), rows, offset, terms)
+    shape = (1, -1, *(1,) * (rank - 2))
+    ctx.margins[node.name] = ctx.margins[node.name].reshape(shape)
+    return Interval(lo.reshape(shape), hi.reshape(shape), node.shape)
+
+
+def _listed(value: object) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (int(value),)  # type: ignore[call-overload]
+
+
+@rule("aten.einsum.default")
+def _einsum(ctx: Context, node: Node) -> Result:
+    """By size: |Σ ∏ xᵢ| ≤ Σ ∏ max|xᵢ|; zero where every product has a zero factor."""
+    equation, operands = node.args[0], [ctx(ref) for ref in node.args[1]]
+    full = [op.magnitude.expand(op.shape) for op in operands]
+    size = torch.einsum(equation, full).nan_to_num(nan=INF)
+    terms = prod(max(op.shape, default=1) for op in operands)
+    size = size + sum_margin(size, max(terms, 1), ctx.u(node), ctx.tiny(node))
+    low = torch.zeros_like(size) if all(bool((op.lo >= 0).all()) for op in operands) else -size
+    return Interval(low, size, node.shape)

@@ -1,0 +1,140 @@
+"""Normalisation: batch norm by running statistics or by Samuelson's inequality, and the norms over one sample."""
+
+from __future__ import annotations
+
+from math import prod, sqrt
+
+import torch
+from torch import Tensor
+
+from ...tracing.graph import Node, Ref
+from ..interval import INF, Ball, Interval, unbounded
+from ..registry import Context, Result, rule
+from ..rounding import gamma
+from .contraction import MEAN_ROUNDINGS
+
+
+def _per_unit(ctx: Context, value: object, rank: int, default: float) -> Tensor:
+    known = ctx(value).lo if isinstance(value, Ref) else torch.full((1,), default, dtype=torch.float64)
+    return known.reshape(1, -1, *(1,) * (rank - 2))
+
+
+def _affine(ctx: Context, node: Node, lo: Tensor, hi: Tensor, weight: Tensor, bias: Tensor) -> Interval:
+    """Ends of w·x̂ + b; a weight of exactly zero leaves the bias, unrounded."""
+    first, second = ((weight * end).nan_to_num(nan=0.0, posinf=INF, neginf=-INF) for end in (lo, hi))
+    low, high = torch.minimum(first, second) + bias, torch.maximum(first, second) + bias
+    size = torch.maximum(first.abs(), second.abs()) + bias.abs()
+    margin = (size * gamma(8, ctx.u(node)) + ctx.tiny(node)).nan_to_num(nan=INF)
+    still = ((first == 0) & (second == 0)).expand_as(low)
+    return Interval(torch.where(still, low, low - margin), torch.where(still, high, high + margin), node.shape)
+
+
+@rule("aten._native_batch_norm_legit_no_training.default")
+def _batch_norm_eval(ctx: Context, node: Node) -> Result:
+    value, rank = ctx(node.args[0]), len(node.shape)
+    epsilon = float(node.args[6])
+    mean = _per_unit(ctx, node.args[3], rank, 0.0)
+    deviation = (_per_unit(ctx, node.args[4], rank, 1.0) + epsilon).sqrt()
+    weight, bias = _per_unit(ctx, node.args[1], rank, 1.0), _per_unit(ctx, node.args[2], rank, 0.0)
+    factor = weight / deviation
+    # kernels compute either w·(x−μ)/σ + b or x·(w/σ) + (b − μ·w/σ): the margin covers both
+    ends = [(factor * end).nan_to_num(nan=0.0, posinf=INF, neginf=-INF) for end in (value.lo, value.hi)]
+    shift = bias - mean * factor
+    size = torch.maximum(ends[0].abs(), ends[1].abs()) + bias.abs() + (mean * factor).abs()
+    margin = (size * gamma(12, ctx.u(node)) + ctx.tiny(node)).nan_to_num(nan=INF)
+    margin = torch.where((factor == 0).expand_as(margin), torch.zeros_like(margin), margin)
+    ctx.margins[node.name] = margin
+    lo, hi = torch.minimum(*ends) + shift - margin, torch.maximum(*ends) + shift + margin
+    return _with_statistics(Interval(lo, hi, node.shape), node)
+
+
+@rule("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.default",
+      "aten._native_batch_norm_legit.no_stats", "aten.native_batch_norm.default")
+def _batch_norm_train(ctx: Context, node: Node) -> Result:
+    """|x̂| ≤ √(m−1) for m values per unit in a batch, and |x̂| ≤ (hi−lo)/√ε whatever the batch."""
+    value, rank = ctx(node.args[0]), len(node.shape)
+    no_stats = node.op.endswith("no_stats")
+    training = bool(node.args[3 if no_stats else 5])
+    epsilon = float(node.args[5 if no_stats else 7])
+    if not training:
+        return _with_statistics(unbounded(node.shape), node)
+    spread = value.uniform((0, *range(2, rank)))
+    reach = (spread.hi - spread.lo).nan_to_num(nan=INF) / sqrt(epsilon) if epsilon > 0 else torch.full_like(spread.lo, INF)
+    noise = MEAN_ROUNDINGS * ctx.u(node) * spread.magnitude / sqrt(epsilon) if epsilon > 0 else reach
+    positions = prod(node.shape[2:])
+    limit = ctx.batch_limit * positions
+    samuelson = (noise.nan_to_num(nan=INF).square() + max(limit - 1, 0)).sqrt().clamp(max=sqrt(limit) * (1 + 1e-3))
+    half = torch.minimum(reach + noise, samuelson) * (1 + gamma(MEAN_ROUNDINGS, ctx.u(node)))
+    weight, bias = _per_unit(ctx, node.args[1], rank, 1.0), _per_unit(ctx, node.args[2], rank, 0.0)
+    return _with_statistics(_affine(ctx, node, -half, half, weight, bias), node)
+
+
+def _with_statistics(result: Interval, node: Node) -> Result:
+    if len(node.shapes) == 1:
+        return result
+    return (result, *(unbounded(shape or ()) for shape in node.shapes[1:]))
+
+
+def _slack(ctx: Context, node: Node, value: Interval, epsilon: float) -> float:
+    """Largest error of one x̂ᵢ from rounding the row's mean, at the least variance: δμ/√ε."""
+    largest = float(value.magnitude.max()) if value.magnitude.numel() else 0.0
+    if epsilon <= 0 or largest == INF:
+        return INF
+    return MEAN_ROUNDINGS * ctx.u(node) * largest / sqrt(epsilon)
+
+
+def _reach(ctx: Context, node: Node, value: Interval, count: int, epsilon: float, *, centred: bool = True) -> float:
+    """max |x̂ᵢ| over rows of `count` values: √(n−1) plus rounding, never above √n (1 + rounding)."""
+    growth = 1 + gamma(MEAN_ROUNDINGS, ctx.u(node))
+    if not centred:
+        return sqrt(count) * growth
+    slack = _slack(ctx, node, value, epsilon)
+    return min(sqrt(max(count - 1, 0) + slack**2), sqrt(count)) * growth
+
+
+@rule("aten.layer_norm.default", "aten.native_layer_norm.default", "aten.rms_norm.default",
+      "aten._fused_rms_norm.default")
+def _layer_norm(ctx: Context, node: Node) -> Result:
+    value, axes = ctx(node.args[0]), len(node.args[1])
+    rms = "rms" in node.op
+    weight, bias = node.arg(2, "weight"), None if rms else node.arg(3, "bias")
+    given = node.arg(3 if rms else 4, "eps")
+    epsilon = float(given) if given is not None else float(torch.finfo(node.dtype or torch.float32).eps)
+    scale = ctx(weight).lo if isinstance(weight, Ref) else torch.ones((1,) * axes, dtype=torch.float64)
+    shift = ctx(bias).lo if isinstance(bias, Ref) else torch.zeros((1,) * axes, dtype=torch.float64)
+    count = prod(node.args[1])
+    half = torch.full((1,) * len(node.shape), _reach(ctx, node, value, count, epsilon, centred=not rms))
+    half = half.double()
+    result = _affine(ctx, node, -half, half, scale, shift)
+    if axes == 1:
+        row = node.shape[-1]
+        ball = Ball(scale.expand(row), shift.expand(row), not rms, _slack(ctx, node, value, epsilon))
+        result = Interval(result.lo, result.hi, node.shape, ball=ball)
+    return _with_statistics(result, node)
+
+
+@rule("aten.group_norm.default", "aten.native_group_norm.default")
+def _group_norm(ctx: Context, node: Node) -> Result:
+    value, rank = ctx(node.args[0]), len(node.shape)
+    plain = node.op == "aten.group_norm.default"
+    groups = int(node.args[1] if plain else node.args[6])
+    weight, bias = (node.arg(2, "weight"), node.arg(3, "bias")) if plain else (node.args[1], node.args[2])
+    epsilon = float(node.arg(4, "eps", 1e-5) if plain else node.args[7])
+    count = prod(node.shape[1:]) // groups
+    return _with_statistics(_bounded(ctx, node, value, count, epsilon, weight, bias, rank), node)
+
+
+@rule("aten.instance_norm.default")
+def _instance_norm(ctx: Context, node: Node) -> Result:
+    value, rank = ctx(node.args[0]), len(node.shape)
+    if not node.args[5]:
+        return unbounded(node.shape)
+    count = prod(node.shape[2:])
+    return _bounded(ctx, node, value, count, float(node.args[7]), node.args[1], node.args[2], rank)
+
+
+def _bounded(
+    ctx: Context, node: Node, value: Interval, count: int, epsilon: float, weight: object, bias: object, rank: int
+) -> Interval:
+    half = torch.full((1,) * rank, _reach(ctx, node, value, count, epsilon), dtype=torch.float64)
+    return _affine(ctx, node, -half, half, _per_unit(ctx, weight, rank, 1.0), _per_unit(ctx, bias, rank, 0.0))

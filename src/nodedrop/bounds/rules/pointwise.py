@@ -1,0 +1,287 @@
+"""Elementwise operators: monotone ones map end to end, the rest are treated one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...functional import soft_clamped_relu
+from ...tracing.graph import Node, Ref
+from ..interval import INF, Ball, Interval
+from ..registry import RULES, Context, Result, rule
+
+Function = Callable[[Tensor, Node], Tensor]
+
+# Operators that never decrease, evaluated at both ends; the number is the accuracy of common kernels in ulps,
+# 0 for those that select or clamp and so never round.
+INCREASING: dict[str, tuple[Function, float]] = {
+    "aten.relu.default": (lambda x, n: x.clamp(min=0), 0),
+    "aten.relu_.default": (lambda x, n: x.clamp(min=0), 0),
+    "aten.relu6.default": (lambda x, n: x.clamp(0, 6), 0),
+    "aten.hardtanh.default": (lambda x, n: x.clamp(n.arg(1, "min_val", -1), n.arg(2, "max_val", 1)), 0),
+    "aten.clamp.default": (lambda x, n: x.clamp(n.arg(1, "min"), n.arg(2, "max")), 0),
+    "aten.clamp_min.default": (lambda x, n: x.clamp(min=n.args[1]), 0),
+    "aten.clamp_max.default": (lambda x, n: x.clamp(max=n.args[1]), 0),
+    "aten.sigmoid.default": (lambda x, n: x.sigmoid(), 8),
+    "aten.tanh.default": (lambda x, n: x.tanh(), 8),
+    "aten.exp.default": (lambda x, n: x.exp(), 8),
+    "aten.expm1.default": (lambda x, n: x.expm1(), 8),
+    "aten.log.default": (lambda x, n: x.clamp(min=0).log(), 8),
+    "aten.log1p.default": (lambda x, n: x.clamp(min=-1).log1p(), 8),
+    "aten.sqrt.default": (lambda x, n: x.clamp(min=0).sqrt(), 2),
+    "aten.erf.default": (lambda x, n: x.erf(), 8),
+    "aten.atan.default": (lambda x, n: x.atan(), 8),
+    "aten.floor.default": (lambda x, n: x.floor(), 0),
+    "aten.ceil.default": (lambda x, n: x.ceil(), 0),
+    "aten.round.default": (lambda x, n: x.round(), 0),
+    "aten.trunc.default": (lambda x, n: x.trunc(), 0),
+    "aten.sign.default": (lambda x, n: x.sign(), 0),
+    "aten.softplus.default": (lambda x, n: F.softplus(x, n.arg(1, "beta", 1), n.arg(2, "threshold", 20)), 16),
+    "aten.log_sigmoid.default": (lambda x, n: F.logsigmoid(x), 16),
+    "aten.elu.default": (lambda x, n: F.elu(x, float(n.arg(1, "alpha", 1))), 16),
+    "aten.celu.default": (lambda x, n: F.celu(x, float(n.arg(1, "alpha", 1))), 16),
+    "aten.selu.default": (lambda x, n: F.selu(x), 16),
+    "aten.hardsigmoid.default": (lambda x, n: (x / 6 + 0.5).clamp(0, 1), 4),
+    "aten.softsign.default": (lambda x, n: (x / (1 + x.abs())).nan_to_num(nan=1.0) * 1, 8),
+    "nodedrop.soft_clamped_relu.default": (lambda x, n: soft_clamped_relu(x, float(n.arg(1, "beta", 10.0))), 16),
+}
+
+# Operators that fall to one minimum and rise after it: position and value of the minimum.
+VALLEY: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
+    "aten.gelu.default": (F.gelu, -0.7517916, -0.17),
+    "aten.silu.default": (F.silu, -1.2784645, -0.27847),
+    "aten.mish.default": (F.mish, -1.1924, -0.30885),
+    "aten.hardswish.default": (F.hardswish, -1.5, -0.375),
+    "aten.abs.default": (torch.abs, 0.0, 0.0),
+}
+
+
+def _increasing(ctx: Context, node: Node) -> Result:
+    value, (function, ulps) = ctx(node.args[0]), INCREASING[node.op]
+    lo, hi = function(value.lo, node), function(value.hi, node)
+    if ulps == 0:
+        return Interval(lo, hi, node.shape)
+    hi = hi.masked_fill(value.hi == INF, _limit(function, node, INF))
+    lo = lo.masked_fill(value.lo == -INF, _limit(function, node, -INF))
+    return ctx.rounded(node, lo, hi, ulps)
+
+
+def _limit(function: Function, node: Node, end: float) -> float:
+    value = float(function(torch.tensor(end, dtype=torch.float64), node))
+    if math.isnan(value):
+        return 1.0 if end > 0 else -1.0  # softsign, the only one whose limit is an indeterminate quotient
+    return value
+
+
+def _valley(ctx: Context, node: Node) -> Result:
+    value, (function, position, depth) = ctx(node.args[0]), VALLEY[node.op]
+    at_lo = function(value.lo).nan_to_num(nan=0.0, posinf=INF, neginf=-INF)
+    at_hi = function(value.hi).nan_to_num(nan=0.0, posinf=INF, neginf=-INF)
+    hi = torch.maximum(at_lo, at_hi)
+    crosses = (value.lo <= position + 1e-3) & (value.hi >= position - 1e-3)
+    lo = torch.minimum(at_lo, at_hi).masked_fill(crosses, depth)
+    return ctx.rounded(node, lo, hi, 0 if node.op == "aten.abs.default" else 32)
+
+
+for _op in INCREASING:
+    RULES[_op] = _increasing
+for _op in VALLEY:
+    RULES[_op] = _valley
+
+
+@rule("aten.leaky_relu.default", "aten.prelu.default", "aten._prelu_kernel.default")
+def _leaky(ctx: Context, node: Node) -> Result:
+    value = ctx(node.args[0])
+    slope = ctx(node.args[1]) if len(node.args) > 1 and isinstance(node.args[1], Ref) else None
+    if slope is None:
+        a = float(node.arg(1, "negative_slope", 0.01))
+        ends = [torch.where(end > 0, end, a * end) for end in (value.lo, value.hi)]
+    else:
+        steep = slope.lo
+        if node.op == "aten.prelu.default" and steep.dim() == 1:
+            steep = steep.reshape([-1 if d == 1 else 1 for d in range(len(node.shape))])
+        ends = [torch.where(end > 0, end, steep * end) for end in (value.lo, value.hi)]
+    ends += [torch.zeros_like(ends[0])] if bool(((value.lo < 0) & (value.hi > 0)).any()) else []
+    lo, hi = torch.minimum(*ends[:2]), torch.maximum(*ends[:2])
+    crosses = (value.lo < 0) & (value.hi > 0)
+    lo, hi = torch.where(crosses, lo.clamp(max=0), lo), torch.where(crosses, hi.clamp(min=0), hi)
+    return ctx.rounded(node, lo.nan_to_num(nan=-INF), hi.nan_to_num(nan=INF))
+
+
+@rule("aten.threshold.default", "aten.threshold_.default")
+def _threshold(ctx: Context, node: Node) -> Result:
+    """x where x > t, else v: two cases, each if the interval reaches it."""
+    value, t, v = ctx(node.args[0]), float(node.args[1]), float(node.args[2])
+    above, below = value.hi > t, value.lo <= t
+    lo = torch.where(above & below, value.lo.clamp(min=t).clamp(max=v), torch.where(above, value.lo, torch.full_like(value.lo, v)))
+    hi = torch.where(above & below, value.hi.clamp(min=v), torch.where(above, value.hi, torch.full_like(value.hi, v)))
+    return Interval(lo, hi, node.shape)
+
+
+@rule("aten.neg.default")
+def _neg(ctx: Context, node: Node) -> Result:
+    value = ctx(node.args[0])
+    lo = -value.hi
+    return Interval(lo, lo if value.exact else -value.lo, node.shape)
+
+
+@rule("aten.reciprocal.default", "aten.rsqrt.default")
+def _reciprocal(ctx: Context, node: Node) -> Result:
+    value = ctx(node.args[0])
+    lo, hi = (value.lo, value.hi) if "reciprocal" in node.op else (value.lo.clamp(min=0).sqrt(), value.hi.clamp(min=0).sqrt())
+    positive = lo > 0
+    return ctx.rounded(
+        node,
+        torch.where(positive, 1 / hi, torch.full_like(lo, -INF if "reciprocal" in node.op else 0.0)),
+        torch.where(positive, 1 / lo, torch.full_like(hi, INF)),
+        ulps=4,
+    )
+
+
+@rule("aten.pow.Tensor_Scalar", "aten.square.default")
+def _power(ctx: Context, node: Node) -> Result | None:  # type: ignore[misc]
+    value = ctx(node.args[0])
+    exponent = float(node.arg(1, "exponent", 2.0)) if "square" not in node.op else 2.0
+    if exponent == 1.0:
+        return value
+    if exponent != int(exponent) or exponent < 0:
+        if bool((value.lo < 0).any()) or (exponent < 0 and bool((value.lo == 0).any())):
+            return None
+        ends = [value.lo**exponent, value.hi**exponent]
+        return ctx.rounded(node, torch.minimum(*ends), torch.maximum(*ends), 8)
+    ends = [value.lo**exponent, value.hi**exponent]
+    lo, hi = torch.minimum(*ends), torch.maximum(*ends)
+    if int(exponent) % 2 == 0:
+        lo = lo.masked_fill((value.lo <= 0) & (value.hi >= 0), 0.0)
+    return ctx.rounded(node, lo, hi, 2 * exponent)
+
+
+@rule("aten.sin.default", "aten.cos.default")
+def _wave(ctx: Context, node: Node) -> Result:
+    value = ctx(node.args[0])
+    if value.exact:
+        wave = value.lo.sin() if "sin" in node.op else value.lo.cos()
+        return ctx.rounded(node, wave, wave, 16)
+    return Interval(torch.full_like(value.lo, -1.0), torch.full_like(value.lo, 1.0), node.shape)
+
+
+def product(first: Interval, second: Interval) -> tuple[Tensor, Tensor]:
+    """Ends of the product; zero times unbounded is zero, as every value is finite."""
+    corners = [
+        (x * y).nan_to_num(nan=0.0, posinf=INF, neginf=-INF)
+        for x in (first.lo, first.hi)
+        for y in (second.lo, second.hi)
+    ]
+    lo = torch.minimum(torch.minimum(corners[0], corners[1]), torch.minimum(corners[2], corners[3]))
+    hi = torch.maximum(torch.maximum(corners[0], corners[1]), torch.maximum(corners[2], corners[3]))
+    return lo, hi
+
+
+@rule("aten.mul.Tensor", "aten.mul.Scalar", "aten.mul_.Tensor")
+def _mul(ctx: Context, node: Node) -> Result:
+    first, second = ctx(node.args[0]), ctx(node.args[1])
+    if isinstance(node.args[1], Ref) and node.args[0] == node.args[1]:
+        lo = torch.where((first.lo <= 0) & (first.hi >= 0), 0.0, torch.minimum(first.lo**2, first.hi**2))
+        return ctx.rounded(node, lo, torch.maximum(first.lo**2, first.hi**2))
+    lo, hi = product(first, second)
+    result = ctx.rounded(node, lo, hi)
+    ball = _scaled_ball(first, second) or _scaled_ball(second, first) or _rms(ctx, node)
+    return replace(result, ball=ball) if ball is not None else result
+
+
+def _scaled_ball(value: Interval, factor: Interval) -> Ball | None:
+    """A normalised row times known weights is a normalised row with other weights."""
+    if value.ball is None or not factor.exact or any(n != 1 for n in factor.lo.shape[:-1]):
+        return None
+    row = factor.lo.reshape(-1)
+    return replace(value.ball, scale=value.ball.scale * row, shift=value.ball.shift * row)
+
+
+def _rms(ctx: Context, node: Node) -> Ball | None:
+    """`x * rsqrt(mean(x², -1) + ε)`, written out by hand: rows of norm at most √d."""
+    for value, factor in (node.args[:2], node.args[1::-1]):
+        chain = _chain(ctx, factor, "aten.rsqrt.default", "aten.add.Tensor", "aten.mean.dim")
+        if chain is None or not isinstance(value, Ref):
+            continue
+        mean = chain[-1]
+        square = ctx.graph.by_name[mean.args[0].name]
+        squared = square.args[0] == value and (
+            (square.op == "aten.pow.Tensor_Scalar" and square.args[1] == 2)
+            or (square.op == "aten.mul.Tensor" and square.args[1] == value)
+        )
+        epsilon = chain[1].args[1]
+        last = tuple(int(d) for d in mean.args[1]) in ((-1,), (len(node.shape) - 1,))
+        if squared and last and isinstance(epsilon, float) and epsilon >= 0:
+            ones = torch.ones(node.shape[-1], dtype=torch.float64)
+            return Ball(ones, torch.zeros_like(ones), centred=False, slack=0.0)
+    return None
+
+
+def _chain(ctx: Context, start: object, *ops: str) -> list[Node] | None:
+    found: list[Node] = []
+    for op in ops:
+        node = ctx.graph.by_name.get(start.name) if isinstance(start, Ref) else None
+        if node is None or node.op != op:
+            return None
+        found.append(node)
+        start = node.args[0]
+    return found
+
+
+@rule("aten.add.Tensor", "aten.add.Scalar", "aten.sub.Tensor", "aten.sub.Scalar", "aten.add_.Tensor", "aten.rsub.Scalar")
+def _add(ctx: Context, node: Node) -> Result:
+    first, second = ctx(node.args[0]), ctx(node.args[1])
+    alpha = node.arg(2, "alpha", 1)
+    alpha = float(alpha) if isinstance(alpha, int | float) else 1.0
+    if node.op == "aten.rsub.Scalar":
+        first, second = second, first
+    if "sub" in node.op:
+        alpha = -alpha
+    scaled = (second.lo * alpha, second.hi * alpha) if alpha >= 0 else (second.hi * alpha, second.lo * alpha)
+    lo, hi = (first.lo + scaled[0]).nan_to_num(nan=-INF, neginf=-INF), (first.hi + scaled[1]).nan_to_num(nan=INF, posinf=INF)
+    # x + 0 is exact: a constant zero on one side leaves the other side's ends as they are
+    still = _is_zero(first) | _is_zero(second)
+    result = ctx.rounded(node, lo, hi, ulps=1 if alpha in (1.0, -1.0) else 2)
+    if bool(still.any()) and alpha in (1.0, -1.0):
+        lo, hi = torch.where(still, lo, result.lo), torch.where(still, hi, result.hi)
+        result = Interval(lo, hi, node.shape)
+    if first.ball is not None and second.exact and all(n == 1 for n in second.lo.shape[:-1]) and alpha == 1.0:
+        ball = replace(first.ball, shift=first.ball.shift + second.lo.reshape(-1))
+        result = replace(result, ball=ball)
+    return result
+
+
+def _is_zero(value: Interval) -> Tensor:
+    return (value.lo == 0) & (value.hi == 0)
+
+
+@rule("aten.div.Tensor", "aten.div.Scalar", "aten.div_.Tensor", "aten.true_divide.Tensor")
+def _div(ctx: Context, node: Node) -> Result:
+    first, second = ctx(node.args[0]), ctx(node.args[1])
+    sound = (second.lo > 0) | (second.hi < 0)
+    safe = Interval(torch.where(sound, 1 / second.hi, -INF), torch.where(sound, 1 / second.lo, INF), second.shape)
+    lo, hi = product(first, safe)
+    nonzero = torch.broadcast_to(sound, lo.shape)
+    lo, hi = lo.masked_fill(~nonzero, -INF), hi.masked_fill(~nonzero, INF)
+    return ctx.rounded(node, lo, hi, ulps=2)
+
+
+@rule("aten.maximum.default", "aten.minimum.default")
+def _pairwise(ctx: Context, node: Node) -> Result:
+    first, second = ctx(node.args[0]), ctx(node.args[1])
+    pick = torch.maximum if "maximum" in node.op else torch.minimum
+    return Interval(pick(first.lo, second.lo), pick(first.hi, second.hi), node.shape)
+
+
+@rule("aten.glu.default")
+def _glu(ctx: Context, node: Node) -> Result:
+    value = ctx(node.args[0])
+    axis = int(node.arg(1, "dim", -1)) % len(node.shape)
+    full = value.written_out((axis,))
+    (lo, _), (hi, _) = full.lo.chunk(2, axis), full.hi.chunk(2, axis)
+    return ctx.rounded(node, lo.clamp(max=0), hi.clamp(min=0), ulps=16)

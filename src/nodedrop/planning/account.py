@@ -1,0 +1,171 @@
+"""Every unit accounted for: removed with its certificate, alive with its bound, or pinned with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..proof import Certificate, Certificates
+from ..tracing.graph import GETITEM, Graph
+from .labels import Factors
+from .plan import KINDS, Plan
+from .rules.elementwise import NO_ZERO_REGION, ZERO_REGION
+from .walk import Layer, Outcome, Structure
+
+Status = Literal["removed", "alive", "pinned"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One unit's fate. `bound` is the largest value that can enter its activation, if it has one."""
+
+    layer: str
+    index: int
+    status: Status
+    bound: float | None = None
+    reason: str = ""
+    certificate: Certificate | None = None
+
+
+@dataclass(frozen=True)
+class Account:
+    """All units of one layer."""
+
+    layer: str
+    units: tuple[Unit, ...]
+    activation: str = ""
+
+    def count(self, status: Status) -> int:
+        """How many units have this status."""
+        return sum(unit.status == status for unit in self.units)
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Reasons of pinned units, with how many they hold."""
+        found: dict[str, int] = {}
+        for unit in self.units:
+            if unit.status == "pinned":
+                found[unit.reason] = found.get(unit.reason, 0) + 1
+        return found
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """What a layer's units meet first: activations with a zero region, or ones without."""
+
+    zero: tuple[str, ...]
+    without: tuple[str, ...]
+
+
+def account(structure: Structure, certificates: Sequence[Certificates], plan: Plan, blocked: Mapping[int, str]) -> tuple[Account, ...]:
+    """One account per layer, in the order of the forward pass."""
+    accounts: dict[str, Account] = {}
+    by_graph = {structure.program.graphs.index(c.graph): c for c in certificates}
+    for layer in structure.layers:
+        if layer.weight in accounts:
+            continue
+        same = [item for item in structure.layers if item.weight == layer.weight]
+        accounts[layer.weight] = _account(structure, by_graph, plan, blocked, layer, same)
+    return tuple(accounts.values())
+
+
+def _account(
+    structure: Structure,
+    by_graph: Mapping[int, Certificates],
+    plan: Plan,
+    blocked: Mapping[int, str],
+    layer: Layer,
+    same: list[Layer],
+) -> Account:
+    owners = structure.representative[layer.labels]
+    bound, margin, names, without = None, None, [], []
+    for item in same:
+        certificates = by_graph.get(item.graph)
+        reach = _reach(structure, item)
+        without += reach.without
+        if certificates is None:
+            continue
+        for activation in reach.zero:
+            node = certificates.graph.by_name[activation]
+            names.append(node.op.split(".")[1])
+            top = _per_owner(structure, item.graph, node.args[0].name, certificates.upper(node.args[0].name), owners)
+            bound = top if bound is None else torch.maximum(bound, top)
+        if item.node in certificates.margins:
+            here = _per_owner(structure, item.graph, item.node, certificates.margins[item.node], owners)
+            margin = here if margin is None else torch.maximum(margin, here)
+    evidence = next(iter(by_graph.values())).evidence
+    modes = tuple(dict.fromkeys(c.graph.mode for c in by_graph.values()))
+    units = []
+    for index, label in enumerate(owners.tolist()):
+        top_value = None if bound is None or not torch.isfinite(bound[index]) else float(bound[index])
+        if plan.removed[label]:
+            kind = KINDS[int(plan.kinds[label])]
+            slack = float(margin[index]) if margin is not None and torch.isfinite(margin[index]) else None
+            certificate = Certificate(
+                layer.name, index, kind, evidence, modes, None if kind == "unread" else top_value, slack, layer.where
+            )
+            units.append(Unit(layer.name, index, "removed", top_value, "", certificate))
+            continue
+        reason = structure.pins.get(label) or blocked.get(label) or plan.held.get(label)
+        if reason is None and bound is None:
+            reason = f"{without[0]} has no zero region" if without else "no activation with a zero region follows"
+        if reason is None and bound is not None and float(bound[index]) <= 0:
+            reason = "dead, but joined with units that are alive"
+        units.append(Unit(layer.name, index, "pinned" if reason else "alive", top_value, reason or ""))
+    return Account(layer.name, tuple(units), names[0] if names else "")
+
+
+def _reach(structure: Structure, layer: Layer) -> _Reach:
+    """Follow a layer's output through operators that keep its units, up to the first activations."""
+    graph, values = structure.program.graphs[layer.graph], structure.values[layer.graph]
+    readers = _readers(graph)
+    reading = {read.node for read in structure.reads if read.graph == layer.graph}
+    zero: list[str] = []
+    without: list[str] = []
+    frontier, seen = [layer.node], {layer.node}
+    while frontier:
+        for name in readers.get(frontier.pop(), ()):
+            node = graph.by_name[name]
+            if name in seen or name in reading:
+                continue
+            seen.add(name)
+            if node.op in ZERO_REGION and ZERO_REGION[node.op](node) is not None:
+                zero.append(name)
+            elif node.op in NO_ZERO_REGION:
+                without.append(NO_ZERO_REGION[node.op])
+            elif _labelled(values.get(name, ())) or node.op == GETITEM:
+                frontier.append(name)
+    return _Reach(tuple(zero), tuple(without))
+
+
+def _labelled(outcome: Outcome) -> bool:
+    return any(outcome) if isinstance(outcome, list) else bool(outcome)
+
+
+def _readers(graph: Graph) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        for name in node.inputs:
+            found.setdefault(name, []).append(node.name)
+    return found
+
+
+def _per_owner(structure: Structure, graph: int, value: str, compact: Tensor, owners: Tensor) -> Tensor:
+    """The maximum of a compact tensor over the elements that belong to each owner; −∞ where it has none."""
+    rep = structure.representative
+    found = torch.full((len(rep),), -float("inf"), dtype=torch.float64)
+    outcome = structure.values[graph].get(value, ())
+    factors: Factors = outcome[0] if isinstance(outcome, list) else outcome
+    for factor in factors:
+        if factor.dim() < compact.dim():
+            continue
+        lifted = compact.double().reshape((1,) * (factor.dim() - compact.dim()) + tuple(compact.shape))
+        axes = [d for d in range(factor.dim()) if factor.size(d) == 1 and lifted.size(d) > 1]
+        reduced = lifted.amax(axes, keepdim=True) if axes else lifted
+        labels, values = torch.broadcast_tensors(rep[factor], reduced)
+        found.scatter_reduce_(0, labels.reshape(-1), values.reshape(-1), "amax")
+    return found[owners]

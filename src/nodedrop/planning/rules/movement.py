@@ -1,0 +1,174 @@
+"""Labels move with the elements they belong to."""
+
+from __future__ import annotations
+
+import torch
+
+from ...tracing.compact import MOVES, join, join_axis, names_of
+from ...tracing.graph import Node, Ref
+from ..labels import FIXED, Blocks, Factor, Factors, along, support, touching, vector
+from ..walk import LABEL_RULES, Outcome, Walk, label_rule
+
+_SEVERAL = {
+    "aten.split.Tensor", "aten.split_with_sizes.default", "aten.split.sizes", "aten.chunk.default",
+    "aten.unsafe_chunk.default", "aten.unbind.int",
+}
+_BY_INDEX = {"aten.select.int", "aten.unbind.int", "aten.roll.default", "aten.diagonal.default", "aten.narrow.default"}
+
+
+def _move(walk: Walk, node: Node) -> Outcome:
+    factors, shape = walk(node.args[0]), walk.shape(node.args[0])
+    if node.op in _BY_INDEX:
+        factors = _unless_touched(walk, node, factors, _touched_axes(node, len(shape)))
+    return _moved(node, factors, shape)
+
+
+def _moved(node: Node, factors: Factors, shape: tuple[int, ...]) -> Outcome:
+    """Every factor moved; one that no longer tells elements apart is dropped."""
+    moved = [MOVES[node.op](node, factor, shape, node.shape) for factor in factors]
+    if node.op in _SEVERAL:
+        return [tuple(m[k].contiguous() for m in moved if support(m[k])) for k in range(len(node.shapes))]
+    return tuple(m.contiguous() for m in moved if support(m))
+
+
+def _touched_axes(node: Node, rank: int) -> tuple[int, ...]:
+    if node.op == "aten.roll.default":
+        axes = node.arg(2, "dims", ())
+        return tuple(int(d) % rank for d in axes) if axes else tuple(range(rank))
+    if node.op == "aten.diagonal.default":
+        return tuple(range(rank))
+    return (int(node.arg(1, "dim", 0)) % rank,)
+
+
+def _unless_touched(walk: Walk, node: Node, factors: Factors, axes: tuple[int, ...]) -> Factors:
+    touched = touching(factors, axes)
+    if touched:
+        walk.pin(node, touched, "units are picked by their position")
+    return tuple(f for f in factors if not set(support(f)) & set(axes))
+
+
+for _op in MOVES:
+    LABEL_RULES[_op] = _move
+
+
+@label_rule("aten.split.Tensor", "aten.split_with_sizes.default", "aten.split.sizes", "aten.chunk.default",
+            "aten.unsafe_chunk.default")
+def _split(walk: Walk, node: Node) -> Outcome:
+    factors, shape = walk(node.args[0]), walk.shape(node.args[0])
+    axis = int(node.arg(2, "dim", 0)) % len(shape)
+    sizes = {s[axis] for s in node.shapes if s is not None}
+    labelled = along(factors, axis)
+    if len(sizes) > 1 and touching(factors, (axis,)):
+        factors = _unless_touched(walk, node, factors, (axis,))
+    elif labelled is not None:
+        _equal_blocks(walk, node, labelled, node.shape[axis])
+    else:
+        factors = _unless_touched(walk, node, factors, (axis,))
+    return _moved(node, factors, shape)
+
+
+def _equal_blocks(walk: Walk, node: Node, factor: Factor, size: int) -> None:
+    labels = vector(factor)
+    if size and labels.numel() % size == 0 and labels.numel() // size > 1:
+        reason = walk.reason(node, "every part of a split must keep the same number of units")
+        walk.labels.constraints.append(Blocks((labels.reshape(-1, size),), False, reason))
+
+
+@label_rule("aten.slice.Tensor")
+def _slice(walk: Walk, node: Node) -> Outcome:
+    factors, shape = walk(node.args[0]), walk.shape(node.args[0])
+    axis = int(node.arg(1, "dim", 0)) % len(shape)
+    if node.shape == shape or not touching(factors, (axis,)):
+        return _move(walk, node)
+    labelled, start, size = along(factors, axis), int(node.arg(2, "start", 0) or 0), node.shape[axis]
+    start += shape[axis] if start < 0 else 0
+    even = size > 0 and shape[axis] % size == 0 and start % size == 0 and int(node.arg(4, "step", 1)) == 1
+    if labelled is None or not even:
+        kept = _unless_touched(walk, node, factors, (axis,))
+        return _moved(node, kept, shape)
+    _equal_blocks(walk, node, labelled, size)
+    return _move(walk, node)
+
+
+@label_rule("aten.pixel_shuffle.default")
+def _pixel_shuffle(walk: Walk, node: Node) -> Outcome:
+    """The r² units that make one output channel go together."""
+    factors, shape = walk(node.args[0]), walk.shape(node.args[0])
+    axis, block = len(shape) - 3, int(node.args[1]) ** 2
+    labelled = along(factors, axis)
+    kept = tuple(f for f in factors if not set(support(f)) & set(range(axis, len(shape))))
+    walk.pin(node, tuple(f for f in touching(factors, range(axis, len(shape))) if f is not labelled), "is shuffled")
+    if labelled is None:
+        return kept
+    rows = vector(labelled).reshape(-1, block)
+    walk.labels.unite(rows, rows[:, :1])
+    if rows.shape[0] == 1:
+        walk.pin(node, (labelled,), "is a single channel")
+        return kept
+    return (*kept, rows[:, 0].reshape([-1 if d == axis else 1 for d in range(len(node.shape))]))
+
+
+@label_rule("aten.pixel_unshuffle.default")
+def _pixel_unshuffle(walk: Walk, node: Node) -> Outcome:
+    factors, shape = walk(node.args[0]), walk.shape(node.args[0])
+    axis, block = len(shape) - 3, int(node.args[1]) ** 2
+    labelled = along(factors, axis)
+    kept = tuple(f for f in factors if not set(support(f)) & set(range(axis, len(shape))))
+    walk.pin(node, tuple(f for f in touching(factors, range(axis, len(shape))) if f is not labelled), "is shuffled")
+    if labelled is None:
+        return kept
+    wide = vector(labelled).repeat_interleave(block)
+    return (*kept, wide.reshape([-1 if d == axis else 1 for d in range(len(node.shape))]))
+
+
+@label_rule("aten.cat.default", "aten.stack.default", "aten.concat.default")
+def _join(walk: Walk, node: Node) -> Outcome:
+    names = [n for n in names_of(node.args[0]) if walk.graph.by_name[n].shape != (0,)]
+    rank, axis = len(node.shape), join_axis(node)
+    stacked = node.op.startswith("aten.stack")
+    operands = []
+    for name in names:
+        factors, shape = walk(Ref(name)), walk.shape(Ref(name))
+        if stacked:
+            factors = tuple(f.unsqueeze(axis) for f in factors)
+            shape = (*shape[:axis], 1, *shape[axis:])
+        walk.pin(node, tuple(f for f in factors if _mixed(f, axis)), "units lie along several axes")
+        operands.append((tuple(f for f in factors if not _mixed(f, axis)), shape))
+    others = [(tuple(f for f in fs if axis not in support(f)), _one(s, axis)) for fs, s in operands]
+    result = walk.align(node, others, _one(node.shape, axis))
+    own = [along(fs, axis) for fs, _ in operands]
+    if stacked or all(f is None for f in own):
+        return result
+    parts = []
+    for factor, (_, shape) in zip(own, operands, strict=True):
+        sizes = [shape[axis] if d == axis else 1 for d in range(rank)]
+        parts.append((torch.full(sizes, FIXED) if factor is None else factor.reshape(sizes), shape))
+    return (*result, join(node, parts, node.shape, axis=axis))
+
+
+def _mixed(factor: Factor, axis: int) -> bool:
+    return axis in support(factor) and len(support(factor)) > 1
+
+
+def _one(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], 1, *shape[axis + 1 :])
+
+
+@label_rule("aten.select_scatter.default", "aten.slice_scatter.default")
+def _scatter(walk: Walk, node: Node) -> Outcome:
+    base, source = node.args[0], node.args[1]
+    axis = int(node.arg(2, "dim", 0)) % len(node.shape)
+    factors = _unless_touched(walk, node, walk(base), (axis,))
+    written = walk(source)
+    if node.op.startswith("aten.select"):
+        written, shape = tuple(f.unsqueeze(axis) for f in written), _one(node.shape, axis)
+    else:
+        written, shape = _unless_touched(walk, node, written, (axis,)), walk.shape(source)
+    return walk.align(node, [(factors, _one(node.shape, axis)), (written, _one(shape, axis))], _one(node.shape, axis))
+
+
+@label_rule("aten.constant_pad_nd.default", "aten.pad.default")
+def _pad(walk: Walk, node: Node) -> Outcome:
+    rank = len(node.shape)
+    padded = {rank - 1 - k // 2 for k, amount in enumerate(node.args[1]) if amount}
+    return _unless_touched(walk, node, walk(node.args[0]), tuple(padded))

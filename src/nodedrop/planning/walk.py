@@ -1,0 +1,231 @@
+"""Walk graphs and label every value; the registry of label rules, one per kind of operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..tracing.graph import BUFFER, CONSTANT, GETITEM, INPUT, PARAMETER, Graph, Node, Program, Ref, Shape
+from .labels import Blocks, Factor, Factors, Grid, Labels, Slot, along, support, touching
+
+Outcome = Factors | list[Factors]
+LabelRule = Callable[["Walk", Node], Outcome]
+
+LABEL_RULES: dict[str, LabelRule] = {}
+
+
+def label_rule(*ops: str) -> Callable[[LabelRule], LabelRule]:
+    """Register a label rule for some operators."""
+
+    def register(function: LabelRule) -> LabelRule:
+        for op in ops:
+            LABEL_RULES[op] = function
+        return function
+
+    return register
+
+
+@dataclass(frozen=True)
+class Side:
+    """One operand of a weighted sum, its `axis` being summed over.
+
+    `units` labels the operand's other channel axis, where what a removed unit reads does not count. A grouped
+    convolution's weight is seen as [groups, units, indices, positions]; `transposed` says which axis comes first.
+    """
+
+    value: str
+    axis: int
+    units: Tensor | None = None
+    units_axis: int = 0
+    groups: int = 1
+    transposed: bool = False
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Where a constant input of a weighted sum can be moved to: its bias."""
+
+    weight: str
+    axis: int
+    bias: str
+
+
+@dataclass(frozen=True)
+class Read:
+    """A place where units are summed away: exact without a unit only if one side is zero at its index."""
+
+    graph: int
+    node: str
+    labels: Tensor
+    sides: tuple[Side, Side]
+    fold: Fold | None = None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A weight whose output axis is made of units."""
+
+    name: str
+    weight: str
+    graph: int
+    node: str
+    labels: Tensor
+    where: str
+
+
+@dataclass
+class Walk:
+    """One graph being labelled."""
+
+    labels: Labels
+    graph: Graph
+    index: int
+    values: dict[str, Outcome] = field(default_factory=dict)
+    reads: list[Read] = field(default_factory=list)
+    layers: list[Layer] = field(default_factory=list)
+    regroups: dict[str, Tensor] = field(default_factory=dict)
+    sized: list[tuple[str, Tensor]] = field(default_factory=list)
+
+    def __call__(self, value: Any) -> Factors:
+        """The factors of an argument; none for plain numbers."""
+        if not isinstance(value, Ref):
+            return ()
+        found = self.values.get(value.name, ())
+        return found[0] if isinstance(found, list) else found
+
+    def shape(self, value: Any) -> Shape:
+        """The shape of an argument."""
+        return self.graph.by_name[value.name].shape if isinstance(value, Ref) else ()
+
+    def node(self, value: Ref) -> Node:
+        """The node behind a reference."""
+        return self.graph.by_name[value.name]
+
+    def reason(self, node: Node, text: str) -> str:
+        """A reason that names operator and source line."""
+        short = node.op.split(".")[1] if "." in node.op else node.op
+        return f"{text} ({short}{' at ' + node.where if node.where else ''})"
+
+    def pin(self, node: Node, factors: Factors, text: str) -> Factors:
+        """Pin factors at a node."""
+        self.labels.pin(factors, self.reason(node, text))
+        return ()
+
+    def single(self, node: Node, factors: Factors, axis: int) -> Factor | None:
+        """The one factor on an axis; where several axes or factors are entangled there, they are pinned."""
+        found = along(factors, axis)
+        if found is None:
+            self.pin(node, touching(factors, (axis,)), "units lie along several axes")
+        return found
+
+    def align(self, node: Node, operands: list[tuple[Factors, Shape]], out: Shape) -> Factors:
+        """Elementwise meeting of operands: factors on common axes unite, those that meet fixed values are pinned."""
+        rank = len(out)
+        lifted = [
+            ([f.reshape((1,) * (rank - f.dim()) + tuple(f.shape)) for f in factors], (1,) * (rank - len(s)) + tuple(s))
+            for factors, s in operands
+        ]
+        result: list[Factor] = []
+        for k, (factors, _) in enumerate(lifted):
+            for factor in factors:
+                axes = set(support(factor))
+                for other, (others, shape) in enumerate(lifted):
+                    if other == k or all(shape[d] == 1 for d in axes):
+                        continue
+                    partners = [f for f in others if axes & set(support(f))]
+                    for partner in partners:
+                        self.labels.unite(factor, partner)
+                    if not partners:
+                        self.pin(node, (factor,), "meets values that cannot be cut")
+                held = next((f for f in result if set(support(f)) >= axes), None)
+                if held is None:
+                    result = [f for f in result if not set(support(f)) < axes]
+                    result.append(factor)
+        return tuple(result)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What the graphs of a program say about cutting, independent of any weight's value."""
+
+    program: Program
+    representative: Tensor
+    slots: tuple[Slot, ...]
+    reads: tuple[Read, ...]
+    layers: tuple[Layer, ...]
+    constraints: tuple[Blocks | Grid, ...]
+    pins: Mapping[int, str]
+    regroups: Mapping[str, Tensor]
+    sized: tuple[tuple[str, Tensor], ...]
+    values: tuple[Mapping[str, Outcome], ...]
+
+
+def structure(program: Program) -> Structure:
+    """Label all values of all graphs."""
+    from . import rules as _rules  # noqa: F401  (registers every rule)
+
+    labels = Labels()
+    labels.pin((torch.zeros(1, dtype=torch.long),), "fixed")
+    walks = []
+    for index, graph in enumerate(program.graphs):
+        walk = Walk(labels, graph, index)
+        for node in graph.nodes:
+            walk.values[node.name] = _label(walk, node)
+        _finish(walk)
+        walks.append(walk)
+    representative = labels.solve()
+    pins: dict[int, str] = {}
+    for pinned, reason in labels.pins:
+        for label in representative[pinned].unique().tolist():
+            pins.setdefault(label, reason)
+    return Structure(
+        program,
+        representative,
+        tuple(labels.slots.values()),
+        tuple(read for walk in walks for read in walk.reads),
+        tuple(layer for walk in walks for layer in walk.layers),
+        tuple(labels.constraints),
+        pins,
+        {name: groups for walk in walks for name, groups in walk.regroups.items()},
+        tuple(item for walk in walks for item in walk.sized),
+        tuple(walk.values for walk in walks),
+    )
+
+
+def _label(walk: Walk, node: Node) -> Outcome:
+    if node.op in (PARAMETER, BUFFER):
+        return walk.labels.of_tensor(node.target, node.shape)
+    if node.op in (INPUT, CONSTANT):
+        return ()
+    if node.op == GETITEM:
+        found = walk.values.get(node.args[0].name, ())
+        return found[node.args[1]] if isinstance(found, list) else found
+    rule = LABEL_RULES.get(node.op)
+    if rule is None:
+        for name in node.inputs:
+            found = walk.values.get(name, ())
+            for factors in found if isinstance(found, list) else [found]:
+                walk.pin(node, factors, f"{node.op} has no rule")
+        return [()] * len(node.shapes) if len(node.shapes) > 1 else ()
+    outcome = rule(walk, node)
+    for factors in outcome if isinstance(outcome, list) else [outcome]:
+        for factor in factors:
+            if len(support(factor)) > 1:
+                reason = walk.reason(node, "its units were arranged along several axes, and only whole slices can go")
+                walk.labels.constraints.append(Grid(factor, reason))
+    return outcome
+
+
+def _finish(walk: Walk) -> None:
+    where = "network output" if not walk.graph.part else f"output of '{walk.graph.part.rstrip('.')}'"
+    for name in walk.graph.outputs:
+        found = walk.values.get(name, ())
+        for factors in found if isinstance(found, list) else [found]:
+            walk.labels.pin(factors, where)
+    for buffer, value in walk.graph.mutations:
+        node = walk.graph.by_name[value]
+        walk.align(node, [(walk(Ref(buffer)), walk.shape(Ref(buffer))), (walk(Ref(value)), node.shape)], node.shape)

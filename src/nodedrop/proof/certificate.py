@@ -1,0 +1,94 @@
+"""Evidence about values, and the certificate that a removed unit leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..bounds import Bounds, Interval
+from ..tracing.execute import execute
+from ..tracing.graph import Graph
+
+Evidence = Literal["proved", "batch-proved", "observed"]
+Kind = Literal["dead", "constant", "unread"]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Why one unit could go.
+
+    `bound` is the largest value that can enter the unit's activation, rounding margin included (§2.1, §3); it is
+    None for a unit that nobody reads.
+    """
+
+    layer: str
+    index: int
+    kind: Kind
+    evidence: Evidence
+    modes: tuple[str, ...]
+    bound: float | None
+    margin: float | None
+    where: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a JSON file."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """What is established about all values of one graph, and by which kind of evidence."""
+
+    graph: Graph
+    evidence: Evidence
+    intervals: Mapping[str, Interval]
+    margins: Mapping[str, Tensor]
+    unknown: tuple[str, ...] = ()
+
+    def zero(self, value: str) -> Tensor:
+        """Compact mask of the elements that are exactly zero."""
+        interval = self.intervals[value]
+        return interval.lo == 0 if interval.exact else (interval.lo == 0) & (interval.hi == 0)
+
+    def constant(self, value: str) -> Tensor:
+        """Compact mask of elements that are one number up to the last bits (that number is the interval's middle)."""
+        interval = self.intervals[value]
+        if interval.exact:
+            return torch.ones_like(interval.lo, dtype=torch.bool)
+        width = interval.hi - interval.lo
+        dtype = self.graph.by_name[value].dtype or torch.float32
+        return width <= 64 * torch.finfo(dtype).eps * interval.magnitude if dtype.is_floating_point else width == 0
+
+    def upper(self, value: str) -> Tensor:
+        """Compact upper bound."""
+        return self.intervals[value].hi
+
+
+def prove(bounds: Bounds, evidence: Evidence = "proved") -> Certificates:
+    """Certificates from bounds: they hold for every input of the domain, in the mode of the graph."""
+    intervals = {name: bounds[name] for name in bounds.values}
+    return Certificates(bounds.graph, evidence, intervals, bounds.margins, bounds.unknown)
+
+
+def observe(graph: Graph, tensors: Mapping[str, Tensor], samples: list[Mapping[str, Any]]) -> Certificates:
+    """Certificates of what was seen on samples (inputs by name), and of nothing more."""
+    seen: dict[str, Interval] = {}
+    with torch.no_grad():
+        for sample in samples:
+            for name, value in execute(graph, tensors, sample).items():
+                if isinstance(value, Tensor) and not value.is_complex():
+                    seen[name] = _merged(seen.get(name), value.detach().double(), graph.by_name[name].op)
+    return Certificates(graph, "observed", seen, {})
+
+
+def _merged(before: Interval | None, value: Tensor, op: str) -> Interval:
+    if op in ("parameter", "buffer", "constant") or value.dim() == 0:
+        return Interval(value, value, tuple(value.shape))
+    lo, hi = value.amin(0, keepdim=True), value.amax(0, keepdim=True)
+    if before is not None:
+        lo, hi = torch.minimum(lo, before.lo), torch.maximum(hi, before.hi)
+    return Interval(lo, hi, tuple(value.shape))

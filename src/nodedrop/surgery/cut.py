@@ -1,0 +1,100 @@
+"""Apply a plan to a module and its optimizers, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..errors import CutError
+from ..planning import Cut, Folding, Plan
+from ..tracing.graph import canonical_names, tensors_of
+from .sizes import update_sizes_
+from .transaction import Transaction
+
+
+def cut_(transaction: Transaction, module: nn.Module, plan: Plan, optimizers: Sequence[Optimizer] = ()) -> None:
+    """Fold constants, slice tensors and optimizer state, update sizes; everything recorded in the transaction."""
+    tensors = tensors_of(module)
+    with torch.no_grad():
+        for folding in plan.foldings:
+            _fold(transaction, tensors, folding)
+        by_tensor: dict[str, list[Cut]] = {}
+        for cut in plan.cuts:
+            by_tensor.setdefault(cut.tensor, []).append(cut)
+        for name, cuts in by_tensor.items():
+            _slice_everywhere(transaction, tensors[name], name, cuts, optimizers)
+    _resize(transaction, module, plan, set(by_tensor))
+
+
+def _fold(transaction: Transaction, tensors: dict[str, Tensor], folding: Folding) -> None:
+    weight, bias = tensors[folding.weight].data.double(), tensors[folding.bias].data
+    picked = weight.index_select(folding.axis, folding.index.to(weight.device))
+    per_index = picked.movedim(folding.axis, -1)
+    if per_index.dim() > 2:  # kernel positions: every one of them sees the constant
+        per_index = per_index.flatten(1, -2).sum(1)
+    shift = per_index @ folding.constant.to(weight.device)
+    transaction.set_data(tensors[folding.bias], (bias.double() + shift).to(bias.dtype))
+
+
+def _slice_everywhere(
+    transaction: Transaction, tensor: Tensor, name: str, cuts: list[Cut], optimizers: Sequence[Optimizer]
+) -> None:
+    before = tensor.shape
+    for cut in cuts:
+        if cut.size != before[cut.axis]:
+            raise CutError(f"'{name}' has size {before[cut.axis]} along axis {cut.axis}, the plan expects {cut.size}")
+    transaction.set_data(tensor, sliced(tensor.data, cuts))
+    for optimizer in optimizers:
+        for key, value in list(optimizer.state.get(tensor, {}).items()):
+            if not isinstance(value, Tensor) or value.numel() <= 1:
+                continue
+            if value.shape != before:
+                raise CutError(
+                    f"{type(optimizer).__name__} keeps '{key}' of shape {tuple(value.shape)} for '{name}', which has "
+                    f"shape {tuple(before)}: nodedrop can carry only state of the parameter's own shape along"
+                )
+            transaction.set_state(optimizer, tensor, key, sliced(value, cuts))
+
+
+def sliced(tensor: Tensor, cuts: Sequence[Cut]) -> Tensor:
+    """A tensor after all its cuts; block-wise ones first, while the blocks are whole."""
+    layout = _memory_format(tensor)
+    for cut in sorted(cuts, key=lambda c: c.keep.dim(), reverse=True):
+        keep = cut.keep.to(tensor.device)
+        tensor = tensor.index_select(cut.axis, keep) if keep.dim() == 1 else _blockwise(tensor, cut, keep)
+    return tensor.contiguous(memory_format=layout)
+
+
+def _memory_format(tensor: Tensor) -> torch.memory_format:
+    if tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last):
+        return torch.channels_last
+    return torch.contiguous_format
+
+
+def _blockwise(tensor: Tensor, cut: Cut, keep: Tensor) -> Tensor:
+    """Each block of the first axis keeps its own indices of the second; blocks about to go keep any."""
+    rows = cut.rows.tolist() if cut.rows is not None else list(range(len(keep)))
+    chosen = {row: keep[k] for k, row in enumerate(rows)}
+    anything = torch.arange(keep.shape[1], device=tensor.device)
+    blocks = tensor.chunk(cut.blocks, 0)
+    return torch.cat([block.index_select(1, chosen.get(k, anything)) for k, block in enumerate(blocks)])
+
+
+def _resize(transaction: Transaction, module: nn.Module, plan: Plan, touched: set[str]) -> None:
+    canonical = canonical_names(module)
+    for path, child in module.named_modules():
+        own = {
+            canonical[f"{path}.{name}" if path else name]
+            for name, tensor in (*child._parameters.items(), *child._buffers.items())
+            if tensor is not None
+        }
+        for name in own & set(plan.groups):
+            if hasattr(child, "groups"):
+                transaction.set_attribute(child, "groups", plan.groups[name])
+        if path in plan.sizes and getattr(child, "num_features", plan.sizes[path]) != plan.sizes[path]:
+            transaction.set_attribute(child, "num_features", plan.sizes[path])
+        if own & touched:
+            update_sizes_(transaction, child)

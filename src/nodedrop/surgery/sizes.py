@@ -1,0 +1,69 @@
+"""Size attributes of modules, derived from the shapes their tensors have now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from .transaction import Transaction
+
+Sizes = Callable[[Any], dict[str, Any]]
+
+
+def _linear(m: nn.Linear) -> dict[str, Any]:
+    return {"out_features": m.weight.shape[0], "in_features": m.weight.shape[1]}
+
+
+def _conv(m: nn.Conv2d) -> dict[str, Any]:
+    return {"out_channels": m.weight.shape[0], "in_channels": m.weight.shape[1] * m.groups}
+
+
+def _conv_transpose(m: nn.ConvTranspose2d) -> dict[str, Any]:
+    return {"in_channels": m.weight.shape[0], "out_channels": m.weight.shape[1] * m.groups}
+
+
+def _features(m: nn.BatchNorm2d) -> dict[str, Any]:
+    known = [t for t in (m.weight, m.bias, m.running_mean) if t is not None]
+    return {"num_features": known[0].shape[0]} if known else {}
+
+
+def _normalised(m: nn.LayerNorm) -> dict[str, Any]:
+    return {"normalized_shape": tuple(m.weight.shape)} if m.weight is not None else {}
+
+
+def _embedding(m: nn.Embedding) -> dict[str, Any]:
+    return {"embedding_dim": m.weight.shape[1]}
+
+
+def _recurrent(m: nn.RNNBase) -> dict[str, Any]:
+    return {"input_size": m.weight_ih_l0.shape[1]}
+
+
+def _prelu(m: nn.PReLU) -> dict[str, Any]:
+    return {"num_parameters": m.weight.shape[0]}
+
+
+_BATCH_NORM = nn.modules.batchnorm._NormBase
+_CONV_TRANSPOSE = nn.modules.conv._ConvTransposeNd
+
+SIZES: list[tuple[type, Sizes]] = [
+    (nn.Linear, _linear),
+    (_CONV_TRANSPOSE, _conv_transpose),
+    (nn.modules.conv._ConvNd, _conv),
+    (_BATCH_NORM, _features),
+    (nn.LayerNorm, _normalised),
+    (nn.RMSNorm, _normalised),
+    (nn.Embedding, _embedding),
+    (nn.RNNBase, _recurrent),
+    (nn.PReLU, _prelu),
+]
+
+
+def update_sizes_(transaction: Transaction, module: nn.Module) -> None:
+    """Bring the size attributes of one module in line with its tensors."""
+    rule = next((sizes for kind, sizes in SIZES if isinstance(module, kind)), None)
+    for name, value in (rule(module) if rule is not None else {}).items():
+        if getattr(module, name) != value:
+            transaction.set_attribute(module, name, value)

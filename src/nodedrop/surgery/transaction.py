@@ -1,0 +1,54 @@
+"""All or nothing: remember everything a cut touches, so that it can be undone."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+class Transaction:
+    """Undoes every recorded change unless it is committed.
+
+    Parameter objects are never replaced, only their data, so optimizers, schedulers and hooks stay valid.
+    """
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Any, ...]] = []
+        self._done = False
+
+    def set_data(self, tensor: Tensor, value: Tensor) -> None:
+        """Give a parameter or buffer other data; a gradient of the old shape goes."""
+        self._undo.append((_restore_data, tensor, tensor.data, tensor.grad))
+        tensor.grad = None
+        tensor.data = value
+
+    def set_attribute(self, module: nn.Module, name: str, value: Any) -> None:
+        """Set a plain attribute of a module."""
+        self._undo.append((setattr, module, name, getattr(module, name)))
+        setattr(module, name, value)
+
+    def set_state(self, optimizer: Optimizer, parameter: Tensor, key: str, value: Tensor) -> None:
+        """Replace one tensor of an optimizer's state."""
+        self._undo.append((optimizer.state[parameter].__setitem__, key, optimizer.state[parameter][key]))
+        optimizer.state[parameter][key] = value
+
+    def commit(self) -> None:
+        """Keep the changes."""
+        self._done = True
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self._done:
+            for action, *arguments in reversed(self._undo):
+                action(*arguments)
+
+
+def _restore_data(tensor: Tensor, data: Tensor, gradient: Tensor | None) -> None:
+    tensor.grad = None
+    tensor.data = data
+    tensor.grad = gradient

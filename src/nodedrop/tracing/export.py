@@ -1,0 +1,259 @@
+"""Module and example in, Program out, by `torch.export`; the module itself is left as it was."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from ..errors import InputError, TraceError
+from .graph import BUFFER, CONSTANT, GETITEM, INPUT, PARAMETER, Graph, Mode, Node, Program, Ref, canonical_names
+
+_KINDS = {
+    InputKind.PARAMETER: PARAMETER,
+    InputKind.BUFFER: BUFFER,
+    InputKind.CONSTANT_TENSOR: CONSTANT,
+    InputKind.USER_INPUT: INPUT,
+}
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def split_inputs(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword inputs from a tensor, a tuple or list, or a dict."""
+    if isinstance(example_inputs, Tensor):
+        return (example_inputs,), {}
+    if isinstance(example_inputs, Mapping):
+        return (), dict(example_inputs)
+    if isinstance(example_inputs, list | tuple):
+        return tuple(example_inputs), {}
+    raise InputError(
+        f"example_inputs must be a tensor, a tuple or a dict of keyword inputs, not {type(example_inputs).__name__}"
+    )
+
+
+def trace(module: nn.Module, example_inputs: Any) -> Program:
+    """Trace a module in eval and in train mode; where the whole cannot be traced, its largest parts."""
+    args, kwargs = split_inputs(example_inputs)
+    notes: list[str] = []
+    graphs: list[Graph] = []
+    partial = False
+    for mode in ("eval", "train"):
+        try:
+            graphs.append(trace_mode(module, args, kwargs, mode))  # type: ignore[arg-type]
+        except TraceError as error:
+            parts = _trace_parts(module, args, kwargs, mode)  # type: ignore[arg-type]
+            if not parts:
+                raise
+            partial = True
+            names = ", ".join(f"'{graph.part.rstrip('.')}'" for graph in parts)
+            notes.append(f"in {mode} mode only the parts {names} could be traced: {error}")
+            graphs.extend(parts)
+    return Program(tuple(graphs), tuple(notes), partial)
+
+
+def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode) -> Graph:
+    """Trace a module in one mode."""
+    with _quiet(), modes_kept(module):
+        if module.training != (mode == "train"):
+            module.train(mode == "train")
+        try:
+            program = torch.export.export(module, args, kwargs, strict=False).run_decompositions({})
+        except Exception as error:
+            raise TraceError(_explain(module, mode, error)) from error
+    return _convert(program, canonical_names(module), mode)
+
+
+@contextmanager
+def modes_kept(module: nn.Module) -> Iterator[None]:
+    """Put every submodule's training flag back on leaving."""
+    flags = [(child, child.training) for child in module.modules()]
+    try:
+        yield
+    finally:
+        for child, flag in flags:
+            child.training = flag
+
+
+def _convert(program: ExportedProgram, canonical: Mapping[str, str], mode: Mode) -> Graph:
+    leaves = {spec.arg.name: (spec.kind, spec.target) for spec in program.graph_signature.input_specs}
+    constants: dict[str, Tensor] = {}
+    nodes: list[Node] = []
+    known: dict[str, str] = {}
+    for fx_node in program.graph.nodes:
+        if fx_node.op == "output":
+            continue
+        values = fx_node.meta.get("val")
+        shapes, dtypes = _signature(values)
+        if fx_node.op == "placeholder":
+            kind, target = leaves.get(fx_node.name, (InputKind.USER_INPUT, None))
+            op = _KINDS.get(kind, INPUT)
+            if op in (PARAMETER, BUFFER):
+                target = canonical.get(target, target)
+                if target in known:  # a tied tensor: one node for all its names
+                    known[fx_node.name] = known[target]
+                    continue
+                known[target] = fx_node.name
+            elif op == CONSTANT:
+                value = program.constants.get(target)
+                if isinstance(value, Tensor):
+                    constants[fx_node.name] = value.detach()
+            node = Node(fx_node.name, op, (), {}, shapes, dtypes, target or fx_node.name)
+        else:
+            resolve = _Resolver(known)
+            node = Node(
+                fx_node.name, _op_name(fx_node), resolve(fx_node.args), resolve(fx_node.kwargs), shapes, dtypes,
+                where=_where(fx_node.meta.get("stack_trace")), module=_module(fx_node),
+            )
+        nodes.append(node)
+    outputs = tuple(
+        known.get(spec.arg.name, spec.arg.name)
+        for spec in program.graph_signature.output_specs
+        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION) and hasattr(spec.arg, "name")
+    )
+    present = {node.name for node in nodes}
+    written = tuple(
+        (known[canonical.get(spec.target, spec.target)], spec.arg.name)
+        for spec in program.graph_signature.output_specs
+        if spec.kind is OutputKind.BUFFER_MUTATION and canonical.get(spec.target, spec.target) in known
+    )
+    return Graph(mode, tuple(nodes), tuple(name for name in outputs if name in present), constants, written)
+
+
+class _Resolver:
+    """fx arguments with nodes replaced by references."""
+
+    def __init__(self, known: Mapping[str, str]) -> None:
+        self.known = known
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return Ref(self.known.get(value.name, value.name))
+        if isinstance(value, Mapping):
+            return {key: self(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return tuple(self(item) for item in value)
+        return value
+
+
+def _op_name(fx_node: torch.fx.Node) -> str:
+    target = fx_node.target
+    if fx_node.op == "get_attr":
+        return f"attribute.{target}"
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    name = getattr(target, "__name__", str(target))
+    return GETITEM if name == "getitem" else f"python.{name}"
+
+
+def _signature(values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    items = values if isinstance(values, list | tuple) else (values,)
+    shapes, dtypes = [], []
+    for item in items:
+        static = isinstance(item, Tensor) and all(isinstance(size, int) for size in item.shape)
+        shapes.append(tuple(item.shape) if static else None)
+        dtypes.append(item.dtype if isinstance(item, Tensor) else None)
+    return tuple(shapes), tuple(dtypes)
+
+
+def _module(fx_node: torch.fx.Node) -> str:
+    """Path of the innermost module that ran the operator."""
+    stack = fx_node.meta.get("nn_module_stack") or {}
+    return str(list(stack.values())[-1][0]) if stack else ""
+
+
+def _where(stack: str | None) -> str:
+    """The innermost frame of the user's own code: `file.py:12`."""
+    frames = _FRAME.findall(stack or "")
+    own = [frame for frame in frames if "/torch/" not in frame[0].replace("\\", "/")]
+    for path, line in reversed(own or frames):
+        return f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
+    return ""
+
+
+def _explain(module: nn.Module, mode: Mode, error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = (lines[0] if lines else "no message")[:300]
+    place = ""
+    stack = error.__traceback__
+    while stack is not None:
+        path = stack.tb_frame.f_code.co_filename.replace("\\", "/")
+        if "/torch/" not in path and "/nodedrop/tracing/" not in path and "importlib" not in path:
+            place = f" at {path.rsplit('/', 1)[-1]}:{stack.tb_lineno}"
+        stack = stack.tb_next
+    advice = "check that the example inputs fit the model's forward, and move data-dependent Python branches out of it"
+    return f"{type(module).__name__} cannot be traced in {mode} mode{place}: {type(error).__name__}: {reason} ({advice})"
+
+
+def _trace_parts(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode) -> list[Graph]:
+    """Graphs of the largest submodules that can be traced by themselves, with whatever inputs they were called."""
+    calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+    hooks = [
+        child.register_forward_pre_hook(
+            lambda _m, a, k, name=name: calls.setdefault(name, (a, k)), with_kwargs=True, prepend=True
+        )
+        for name, child in module.named_modules()
+        if name
+    ]
+    state = {name: tensor.clone() for name, tensor in module.named_buffers()}
+    try:
+        with modes_kept(module), torch.random.fork_rng(devices=[]), torch.no_grad():
+            module.train(mode == "train")
+            module(*args, **kwargs)
+    except Exception:
+        return []
+    finally:
+        for hook in hooks:
+            hook.remove()
+        with torch.no_grad():
+            for name, tensor in module.named_buffers():
+                tensor.copy_(state[name])
+    return list(_largest_parts(module, "", calls, mode, canonical_names(module)))
+
+
+def _largest_parts(
+    module: nn.Module, prefix: str, calls: Mapping[str, Any], mode: Mode, canonical: Mapping[str, str]
+) -> Iterator[Graph]:
+    for name, child in module.named_children():
+        path = prefix + name
+        if path not in calls or not any(True for _ in child.parameters()):
+            yield from _largest_parts(child, path + ".", calls, mode, canonical)
+            continue
+        try:
+            graph = trace_mode(child, *calls[path], mode)
+        except TraceError:
+            yield from _largest_parts(child, path + ".", calls, mode, canonical)
+            continue
+        yield _as_part(graph, path + ".", canonical)
+
+
+def _as_part(graph: Graph, prefix: str, canonical: Mapping[str, str]) -> Graph:
+    nodes = []
+    for node in graph.nodes:
+        if node.op in (PARAMETER, BUFFER):
+            full = prefix + node.target
+            node = replace(node, target=canonical.get(full, full))
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), part=prefix)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's own warnings and log lines away from the user."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

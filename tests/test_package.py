@@ -1,0 +1,40 @@
+"""The public edge of the package: the names it exports, and the version it reports."""
+
+import re
+from pathlib import Path
+
+import nodedrop
+
+PUBLIC_NAMES = {
+    "Analysis",
+    "Box",
+    "ClampedReLU",
+    "Ledger",
+    "NodeDropError",
+    "SoftClampedReLU",
+    "__version__",
+    "analyze",
+    "compact_",
+    "functional",
+}
+
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
+
+def test_exported_names_are_exactly_those_intended() -> None:
+    assert len(nodedrop.__all__) == len(set(nodedrop.__all__))
+    assert set(nodedrop.__all__) == PUBLIC_NAMES
+
+
+def test_every_exported_name_exists() -> None:
+    assert [name for name in nodedrop.__all__ if not hasattr(nodedrop, name)] == []
+
+
+def test_version_is_that_of_the_project() -> None:
+    declared = re.search(r'^version = "(.+)"$', PYPROJECT.read_text(encoding="utf-8"), re.MULTILINE)
+    assert declared is not None
+    assert nodedrop.__version__ == declared.group(1)
+
+
+def test_package_is_marked_as_typed() -> None:
+    assert (Path(nodedrop.__file__).parent / "py.typed").is_file()
