@@ -1,7 +1,7 @@
 """The paper's activations: zero for every v ≤ 0, never above 1.
 
-SoftClampedReLU is one operator, `nodedrop::soft_clamped_relu`, so that a traced graph shows a single node and backward
-keeps the output alone.
+SoftClampedReLU is one operator, `nodedrop::soft_clamped_relu`, so that a traced graph shows a single node and
+backward keeps the output alone.
 """
 
 from __future__ import annotations
@@ -18,51 +18,48 @@ from torch import Tensor, nn
 from .errors import InputError
 
 SOFT_CLAMPED_RELU_ULPS = 4
-"""The computed value lies within this many ulps of the real σ(v), relative to σ(v) itself, down to the smallest.
+"""TBD"""
 
-Where the real σ(v) is 0 the computed one is exactly 0. It never decreases as v grows: checked for all values of float16
-and bfloat16 and, on x86 with MKL, for all of float32 at β = 10. Elsewhere two ordered inputs can come out in the wrong
-order by no more than twice this error, so a bound taken at the end of an interval is to be widened by it.
-"""
-
-# Values per thread and block: few enough to stay in cache over the eager operations, enough to hide their overhead.
+# Values per thread and block: few enough to stay in cache from one pass to the next, enough to hide the calls.
 _BLOCK = 1 << 17
 
 
 class _Constants(NamedTuple):
-    """σ around its zero v₀ = −log(1−a)/β, a = e^{−β}; v₀ = `zero` + a remainder that `shift` accounts for."""
+    """σ around its zero v₀ = −log(1−a)/β, a = e^{−β}; v₀ is `zero` and a remainder, which `shift` stands for."""
 
     a: float
+    one_less_a: float
     zero: float
     shift: float
 
 
 @lru_cache(maxsize=64)
 def _constants(beta: float, dtype: torch.dtype) -> _Constants:
-    real = Context(prec=60)
+    real = Context(prec=50 + int(beta / 2))  # 1 − a needs log₁₀(e)·β digits before the first that counts
     exact_beta = real.create_decimal_from_float(beta)
     a = real.exp(real.minus(exact_beta))
-    v0 = real.divide(real.minus(real.ln(real.subtract(1, a))), exact_beta)
+    one_less_a = real.subtract(1, a)
+    v0 = real.divide(real.minus(real.ln(one_less_a)), exact_beta)
     zero = float(torch.tensor(float(v0), dtype=dtype))
     rest = real.subtract(v0, real.create_decimal_from_float(zero))
-    shift = real.multiply(real.multiply(exact_beta, rest), real.subtract(1, a))
-    return _Constants(float(a), zero, float(shift))
+    shift = real.multiply(real.multiply(exact_beta, rest), one_less_a)
+    return _Constants(float(a), float(one_less_a), zero, float(shift))
 
 
 def _evaluate(v: Tensor, beta: float) -> Tensor:
     """σ(v) to a few ulps, by the distance u = v − v₀ from its zero, so that nothing cancels at either end.
 
-    e^{−βv₀} = 1 − a turns `v − log(1+e^{β(v−1)})/β` into `u − log(1 + a·(e^{βu}−1))/β`. Above v = 1 the term in u is
-    1 − v₀ and the exponent that of the mirror point 2 − v. For small β, where a is not small, the same is
+    e^{−βv₀} = 1 − a turns `v − log(1+e^{β(v−1)})/β` into `u − log(1 + a·(e^{βu}−1))/β`. Above v = 1 the term in
+    u is 1 − v₀ and the exponent that of the mirror point 2 − v. For small β, where a is not small, the same is
     `−log(1 + (1−a)·(e^{−βu}−1))/β`, without a difference to take.
     """
     if beta > math.log(torch.finfo(v.dtype).max) - 4:  # a underflows: v₀ = 0 to this precision
         soft = torch.minimum(2 - v, v).mul_(beta).sub_(beta).exp_().log1p_()
         return v.clamp(max=1).sub_(soft, alpha=1 / beta).relu_()
-    a, zero, shift = _constants(beta, v.dtype)
+    a, one_less_a, zero, shift = _constants(beta, v.dtype)
     u = v - zero
     if beta <= 1:
-        return u.mul_(-beta).expm1_().mul_(1 - a).add_(shift).log1p_().mul_(-1 / beta).clamp_(0, 1)
+        return u.mul_(-beta).expm1_().mul_(one_less_a).add_(shift).log1p_().mul_(-1 / beta).clamp_(0, 1)
     soft = torch.rsub(u, 2 - 2 * zero)
     soft = torch.minimum(soft, u, out=soft).mul_(beta).expm1_().mul_(a).add_(shift).log1p_()
     return u.clamp_(max=1 - zero).sub_(soft, alpha=1 / beta).clamp_(0, 1)
@@ -129,8 +126,9 @@ def _keep_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor)
 
 def _differentiate_backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor, None]:
     grad, y = ctx.saved_tensors
-    bend = -ctx.beta * torch.exp(ctx.beta * (y - 1)) * (y > 0)
-    return torch.ops.nodedrop.soft_clamped_relu_backward.default(outer, y, ctx.beta), outer * grad * bend, None
+    by_grad = torch.ops.nodedrop.soft_clamped_relu_backward.default(outer, y, ctx.beta)
+    by_y = outer * grad * torch.exp(ctx.beta * (y - 1)) * (y > 0) * -ctx.beta
+    return by_grad, by_y, None
 
 
 def _batch(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
@@ -148,7 +146,7 @@ def _register() -> None:
     if hasattr(torch.ops.nodedrop, "soft_clamped_relu"):
         return
     for name, signature, kernel, keep, differentiate in (
-        ("soft_clamped_relu", "(Tensor v, float beta=10.0) -> Tensor", _forward, _keep_output, _differentiate),
+        ("soft_clamped_relu", "(Tensor v, float beta) -> Tensor", _forward, _keep_output, _differentiate),
         (
             "soft_clamped_relu_backward",
             "(Tensor grad, Tensor y, float beta) -> Tensor",
@@ -174,10 +172,10 @@ def _check_beta(beta: float) -> None:
 
 
 def soft_clamped_relu(v: Tensor, beta: float = 10.0) -> Tensor:
-    """σ(v) = max(0, 1 − log(1 + e^{β(1−v)})/β): zero for v ≤ 0, rising to 1, with a slope that never ends abruptly.
+    """σ(v) = max(0, 1 − log(1 + e^{β(1−v)})/β): zero for v ≤ 0, then rising to 1, never quite flat.
 
-    The slope is taken from the output, `1 − e^{−β(1−y)}`, so training keeps no other tensor. In half precision it
-    is as coarse as that output: where y rounds to 1 it is 0.
+    The slope is taken from the output, `1 − e^{−β(1−y)}`, so training keeps no other tensor. In half precision
+    it is as coarse as that output: where y rounds to 1 it is 0.
 
     >>> soft_clamped_relu(torch.tensor([-1e30, 0.0, 0.5, 1.0, 1e30]))
     tensor([0.0000, 0.0000, 0.4993, 0.9307, 1.0000])
@@ -192,7 +190,7 @@ def soft_clamped_relu(v: Tensor, beta: float = 10.0) -> Tensor:
 def clamped_relu(v: Tensor) -> Tensor:
     """min(1, max(0, v)).
 
-    The slope at 0 and at 1 is 0, as for ReLU at 0 and unlike `torch.clamp`: a unit that rests at 0 gets no gradient.
+    The slope at 0 and 1 is 0, as ReLU's at 0 and unlike that of `torch.clamp`: a unit at rest gets no gradient.
 
     >>> clamped_relu(torch.tensor([-2.0, 0.25, 3.0]))
     tensor([0.0000, 0.2500, 1.0000])

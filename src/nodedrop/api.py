@@ -46,9 +46,10 @@ def analyze(module: nn.Module, example_inputs: Any, domain: Any = (0.0, 1.0), **
     """Find every unit that can go without changing what the module computes. Changes nothing.
 
     `domain` is the box the inputs lie in: `(lo, hi)`, a `Box`, or one per input. `evidence` is "proved" (default),
-    "batch-proved" (batch norm in training mode, for batches of up to `batch_size`) or "observed" (on `samples`);
-    `mode` says whether a proof must cover "both" train and eval mode (default) or one of them; `dtype` is the lowest
-    precision the module will run in, if lower than its parameters'.
+    "batch-proved" (in training mode only, as the paper does with batch norm) or "observed" (on `samples`); `mode` says
+    whether a proof must cover "both" train and eval mode (default) or one of them; `batch_size` declares the largest
+    training batch, which batch norm's bound in training mode depends on; `dtype` is the lowest precision the module
+    will run in, if lower than its parameters'.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> with torch.no_grad():
@@ -113,9 +114,7 @@ def certify(program: Program, module: nn.Module, options: Options) -> list[Certi
         return [observe(graph, tensors, _samples(graph, options.samples)) for graph in graphs]
     found = []
     for graph in graphs:
-        limit = float("inf")
-        if options.evidence == "batch-proved":
-            limit = float(options.batch_size or _batch_of(graph))
+        limit = float(options.batch_size or (_batch_of(graph) if options.evidence == "batch-proved" else "inf"))
         bounds = bound(graph, tensors, options.domain, batch_limit=limit, dtype=options.dtype)
         found.append(prove(bounds, options.evidence))
     return found
@@ -214,6 +213,8 @@ def _analysis(
         for node in (c.graph.by_name[name] for name in c.unknown)
     }
     notes += [f"no rule for {name}: its result is taken as unbounded" for name in sorted(unknown)]
+    if options.batch_size is not None and "train" in options.modes:
+        notes.append(f"in train mode this holds for batches of at most {options.batch_size}")
     if proposal.collapsed:
         notes.append(f"one unit was kept in {', '.join(proposal.collapsed)}, where all could go")
     return Analysis(
@@ -232,6 +233,8 @@ def _options(domain: Any, options: Mapping[str, Any]) -> Options:
         raise InputError(f"evidence must be 'proved', 'batch-proved' or 'observed', not {chosen.evidence!r}")
     if chosen.mode not in _MODES:
         raise InputError(f"mode must be 'both', 'train' or 'eval', not {chosen.mode!r}")
+    if chosen.batch_size is not None and chosen.batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, not {chosen.batch_size}")
     if chosen.evidence == "observed" and chosen.samples is None:
         raise InputError("evidence='observed' needs samples= (a batch of inputs, or a list of batches)")
     return chosen

@@ -83,7 +83,7 @@ ENTRIES = (
     net("multihead_attention", TorchAttention, uniform(2, 5, 6), UNIT,
         stuck("embed", at=(1, 6), how="bound"),
         dead("fc1", at=(0, 5, 11)),
-        pinned=("fc2",), tags="attention torch-transformer stuck"),
+        pinned=("fc2",), tags="attention torch-transformer stuck", gain=1.0),
     net("attention_values", lambda: OpenAttention(2, 4, by_size=False), uniform(2, 5, 6, lo=-1.0), SIGNED,
         dead("v", at=(1, 5), how="null"),
         killing("q", removes="q k", at=(2, 6), how="null"),

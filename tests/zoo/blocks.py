@@ -58,7 +58,7 @@ def balanced(weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def enliven(model: nn.Module, gain: float = 2.0) -> nn.Module:
-    """Weights `gain` times as large as torch makes them, positive biases, running statistics away from (0, 1).
+    """Weights `gain` times as large as torch makes them, positive biases, running statistics not (0, 1).
 
     A fresh network hides errors: its biases and running means are zero and its residual branches faint.
     Balanced rows and positive biases keep units from being dead by accident.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from nodedrop.activations import SoftClampedReLU
 from torch import Tensor, nn
+
+from nodedrop.activations import SoftClampedReLU
 
 from .blocks import NORMALISED, UNIT, ConvBnAct, dead, dead_blocks, killing, net, normalised, uniform
 from .planting import Plant
@@ -212,7 +213,7 @@ ENTRIES = (
         dead("fire1.expand1", at=(1, 7), how="nonpositive"), dead("fire1.expand3", at=(3, 4)),
         dead("fire2.squeeze", at=(1, 2)),
         dead("fire2.expand1", at=(0, 6)), dead("fire2.expand3", at=(2, 5)),
-        pinned=("classifier",), tags="concat maxpool"),
+        pinned=("classifier",), tags="concat maxpool", gain=1.2),
     net("inception", Inception, normalised(2, 3, 8, 8), NORMALISED,
         dead_blocks("stem", at=(3, 5)),
         *mixed_plants("mixed1"), *mixed_plants("mixed2"),

@@ -44,7 +44,7 @@ def still(model: nn.Module) -> nn.Module:
 
 
 def pytorchcv(module: str, cls: str, size: int, *plants: Plant, output: Any = None, pinned: str = "output",
-              tags: str = "", **config: Any) -> Entry:  # fmt: skip
+              tags: str = "", gain: float = 2.0, **config: Any) -> Entry:  # fmt: skip
     """An entry for `pytorchcv.models.<module>.<cls>`; `output` replaces a head of fixed, large width."""
 
     def build() -> nn.Module:
@@ -52,7 +52,7 @@ def pytorchcv(module: str, cls: str, size: int, *plants: Plant, output: Any = No
         model = factory(in_size=(size, size), num_classes=10, **config)
         if output is not None:
             model.output = nn.Linear(*output)
-        return enliven(still(model))
+        return enliven(still(model), gain)
 
     name = f"pytorchcv_{module}"
     return Entry(name, build, normalised(2, 3, size, size), NORMALISED, plants, (pinned,),
@@ -65,8 +65,10 @@ def residual_networks() -> Iterator[Entry]:
         dead_blocks("features.init_block", f"{ONE}.unit1.body.conv2", f"{ONE}.unit2.body.conv2", at=(1, 6)),
         dead_blocks(f"{TWO}.unit1.body.conv2", f"{TWO}.unit1.identity_conv", at=(0, 4, 11)),
         dead_blocks(f"{THREE}.unit1.body.conv2", f"{THREE}.unit1.identity_conv", at=(3, 15)),
-        dead_blocks(f"{ONE}.unit1.body.conv1", at=(2, 5)), dead_blocks(f"{ONE}.unit2.body.conv1", at=(0, 7)),
-        dead_blocks(f"{TWO}.unit1.body.conv1", at=(8, 9)), dead_blocks(f"{THREE}.unit1.body.conv1", at=(1, 12)),
+        dead_blocks(f"{ONE}.unit1.body.conv1", at=(2, 5)),
+        dead_blocks(f"{ONE}.unit2.body.conv1", at=(0, 7)),
+        dead_blocks(f"{TWO}.unit1.body.conv1", at=(8, 9)),
+        dead_blocks(f"{THREE}.unit1.body.conv1", at=(1, 12)),
         channels=[[8, 8], [12], [16]], init_block_channels=8, bottleneck=False, tags="residual batchnorm",
     )  # fmt: skip
     yield pytorchcv(
@@ -106,11 +108,13 @@ def plain_and_dense_networks() -> Iterator[Entry]:
         "vgg", "VGG", 16,
         dead_blocks(f"{ONE}.unit1", at=(2, 7)), dead_blocks(f"{TWO}.unit1", at=(0, 5)),
         dead_blocks(f"{THREE}.unit1", at=(3, 8)), dead_blocks(f"{THREE}.unit2", at=(1, 15)),
-        channels=[[8], [12], [16, 16]], use_bn=True, bias=False, output=(64, 10), tags="batchnorm flatten maxpool",
+        channels=[[8], [12], [16, 16]], use_bn=True, bias=False, output=(64, 10),
+        tags="batchnorm flatten maxpool",
     )  # fmt: skip
     yield pytorchcv(
         "densenet_cifar", "CIFARDenseNet", 16,
-        killing(f"{ONE}.unit1.conv.bn {ONE}.unit2.conv.bn {TWO}.trans2.conv.bn", removes="features.init_block", at=(3, 6)),
+        killing(f"{ONE}.unit1.conv.bn {ONE}.unit2.conv.bn {TWO}.trans2.conv.bn",
+                removes="features.init_block", at=(3, 6)),
         killing(f"{ONE}.unit2.conv.bn {TWO}.trans2.conv.bn", removes=f"{ONE}.unit1.conv.conv", at=(9,),
                 removed_at={f"{ONE}.unit1.conv.conv": (1,)}),
         killing(f"{TWO}.trans2.conv.bn", removes=f"{ONE}.unit2.conv.conv", at=(12, 15),
@@ -118,7 +122,8 @@ def plain_and_dense_networks() -> Iterator[Entry]:
         killing(f"{TWO}.unit1.conv.bn features.post_activ.bn", removes=f"{TWO}.trans2.conv.conv", at=(2, 5)),
         killing("features.post_activ.bn", removes=f"{TWO}.unit1.conv.conv", at=(10,),
                 removed_at={f"{TWO}.unit1.conv.conv": (2,)}),
-        channels=[[12, 16], [12]], init_block_channels=8, bottleneck=False, tags="concat batchnorm preact avgpool",
+        channels=[[12, 16], [12]], init_block_channels=8, bottleneck=False,
+        tags="concat batchnorm preact avgpool",
     )  # fmt: skip
     yield pytorchcv(
         "squeezenet", "SqueezeNet", 32,
@@ -126,8 +131,8 @@ def plain_and_dense_networks() -> Iterator[Entry]:
         *(plant for unit in (f"{ONE}.unit1", f"{ONE}.unit2", f"{TWO}.unit1") for plant in (
             dead(f"{unit}.squeeze.conv", at=(2,)),
             dead(f"{unit}.expand1x1.conv", at=(0, 9)), dead(f"{unit}.expand3x3.conv", at=(5, 15)))),
-        channels=[[32, 32], [32]], residuals=None, init_block_kernel_size=3, init_block_channels=8,
-        pinned="output.final_conv", tags="concat maxpool",
+        channels=[[64, 64], [64]], residuals=None, init_block_kernel_size=3, init_block_channels=8,
+        pinned="output.final_conv", tags="concat maxpool", gain=1.0,
     )  # fmt: skip
 
 
@@ -136,7 +141,8 @@ def mobile_networks() -> Iterator[Entry]:
         "mobilenet", "MobileNet", 16,
         dead_blocks("features.init_block", f"{ONE}.unit1.dw_conv", at=(0, 5)),
         dead_blocks(f"{ONE}.unit1.pw_conv", f"{ONE}.unit2.dw_conv", at=(2, 3)),
-        killing(f"{TWO}.unit1.dw_conv.bn", removes=f"{ONE}.unit2.pw_conv.conv {TWO}.unit1.dw_conv.conv", at=(1, 11)),
+        killing(f"{TWO}.unit1.dw_conv.bn", at=(1, 11),
+                removes=f"{ONE}.unit2.pw_conv.conv {TWO}.unit1.dw_conv.conv"),
         dead_blocks(f"{TWO}.unit1.pw_conv", at=(4, 13)),
         channels=[[8], [8, 12], [16]], first_stage_stride=False, tags="depthwise batchnorm",
     )  # fmt: skip
@@ -168,8 +174,10 @@ def mobile_networks() -> Iterator[Entry]:
         "shufflenetv2", "ShuffleNetV2", 32,
         killing("features.init_block.conv.bn", removes="features.init_block.conv.conv", at=(1, 6)),
         killing(f"{ONE}.unit1.dw_bn4", removes=f"{ONE}.unit1.dw_conv4", at=(1, 6), how="null"),
-        killing(f"{ONE}.unit1.dw_bn2", removes=f"{ONE}.unit1.compress_conv1 {ONE}.unit1.dw_conv2", at=(0, 5), how="null"),
-        killing(f"{ONE}.unit2.dw_bn2", removes=f"{ONE}.unit2.compress_conv1 {ONE}.unit2.dw_conv2", at=(3,), how="null"),
+        killing(f"{ONE}.unit1.dw_bn2", at=(0, 5), how="null",
+                removes=f"{ONE}.unit1.compress_conv1 {ONE}.unit1.dw_conv2"),
+        killing(f"{ONE}.unit2.dw_bn2", at=(3,), how="null",
+                removes=f"{ONE}.unit2.compress_conv1 {ONE}.unit2.dw_conv2"),
         killing(f"{ONE}.unit1.expand_bn3 {ONE}.unit1.expand_bn5", at=(1, 5),
                 removes=f"{ONE}.unit1.expand_conv3 {ONE}.unit1.expand_conv5"),
         killing(f"{ONE}.unit2.expand_bn3", removes=f"{ONE}.unit2.expand_conv3", at=(2, 3)),
@@ -179,8 +187,8 @@ def mobile_networks() -> Iterator[Entry]:
     )  # fmt: skip
 
 
-# Where a model keeps the first feed-forward layer, the norm that feeds it (none where a layer without bias can
-# only be dead by a zero row), and the second one, below each block.
+# Where a block keeps its first feed-forward layer, the norm that feeds it (none where a layer without bias
+# can only be dead by a zero row), and the second one.
 FEED_FORWARD = {
     "Bert": ("intermediate.dense", "attention.output.LayerNorm", "output.dense"),
     "GPT2": ("mlp.c_fc", "ln_2", "mlp.c_proj"),
@@ -193,11 +201,11 @@ FEED_FORWARD = {
 
 
 def transformer(family: str, model: str, inputs: Callable[..., Any], domain: object, **config: Any) -> Entry:
-    """An entry for a tiny random `<family>Config`, with units planted in every feed-forward layer."""
+    """A random network of a tiny `<family>Config`, with units planted in every feed-forward layer."""
     library = importlib.import_module("transformers")
 
     def build() -> nn.Module:
-        settings = getattr(library, f"{family}Config")(**config, return_dict=False, use_cache=False)
+        settings = getattr(library, f"{family}Config")(**config, use_cache=False)
         return enliven(still(getattr(library, model)(settings)))
 
     first, norm, second = FEED_FORWARD[family]
@@ -207,8 +215,9 @@ def transformer(family: str, model: str, inputs: Callable[..., Any], domain: obj
         plants.append(dead(block + first, at=(7, 20)))
         if norm:
             plants.append(dead(block + first, at=(1, 4), how="norm", norm=block + norm))
-    return Entry(f"transformers_{family.lower()}", build, inputs, domain, tuple(plants),
-                 tuple(block + second for block in blocks), frozenset({"external", "transformers", "layernorm"}))  # fmt: skip
+    tags = frozenset({"external", "transformers", "attention", "layernorm" if norm else "rmsnorm"})
+    pinned = tuple(block + second for block in blocks)
+    return Entry(f"transformers_{family.lower()}", build, inputs, domain, tuple(plants), pinned, tags)
 
 
 def transformer_networks() -> Iterator[Entry]:
@@ -225,13 +234,14 @@ def transformer_networks() -> Iterator[Entry]:
         n_inner=24, n_positions=16, activation_function="relu", attn_pdrop=0.0, **special,
     )  # fmt: skip
     yield transformer(
-        "OPT", "OPTForCausalLM", by_name(input_ids=ids), one, vocab_size=30, hidden_size=16, num_hidden_layers=2,
-        num_attention_heads=2, ffn_dim=24, word_embed_proj_dim=16, max_position_embeddings=16, dropout=0.0,
-        **special,
+        "OPT", "OPTForCausalLM", by_name(input_ids=ids), one, vocab_size=30, hidden_size=16,
+        num_hidden_layers=2, num_attention_heads=2, ffn_dim=24, word_embed_proj_dim=16,
+        max_position_embeddings=16, dropout=0.0, **special,
     )  # fmt: skip
     yield transformer(
-        "T5", "T5ForConditionalGeneration", by_name(input_ids=ids, decoder_input_ids=ids), pair, vocab_size=30,
-        d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, feed_forward_proj="relu", dropout_rate=0.0,
+        "T5", "T5ForConditionalGeneration", by_name(input_ids=ids, decoder_input_ids=ids), pair,
+        vocab_size=30, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2,
+        feed_forward_proj="relu", dropout_rate=0.0,
     )  # fmt: skip
     yield transformer(
         "ViT", "ViTForImageClassification", by_name(pixel_values=uniform(2, 3, 8, 8)), {"pixel_values": UNIT},
@@ -239,8 +249,8 @@ def transformer_networks() -> Iterator[Entry]:
         image_size=8, patch_size=4,
     )  # fmt: skip
     yield transformer(
-        "DistilBert", "DistilBertModel", by_name(input_ids=ids), one, vocab_size=30, dim=16, n_layers=2, n_heads=2,
-        hidden_dim=24, activation="relu", max_position_embeddings=16, attention_dropout=0.0,
+        "DistilBert", "DistilBertModel", by_name(input_ids=ids), one, vocab_size=30, dim=16, n_layers=2,
+        n_heads=2, hidden_dim=24, activation="relu", max_position_embeddings=16, attention_dropout=0.0,
     )  # fmt: skip
     yield transformer(
         "Whisper", "WhisperForConditionalGeneration",

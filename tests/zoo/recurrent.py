@@ -77,7 +77,7 @@ ENTRIES = (
     net("gru_head", GruHead, uniform(2, 3, 6, lo=-1.0), (-1.0, 1.0),
         killing("bn", removes="conv", at=(1, 9)),
         dead("fc1", at=(0, 7, 10)),
-        pinned=("fc2",), tags="recurrent conv1d batchnorm negative-domain"),
+        pinned=("fc2",), tags="recurrent conv1d batchnorm negative-domain", gain=1.5),
     net("lstm_tokens", WordLstm, tokens(20, 2, 5), None,
         dead("fc1", at=(4, 6)),
         dead("fc2", at=(1, 3)),

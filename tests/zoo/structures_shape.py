@@ -192,7 +192,7 @@ ENTRIES = (
         dead("conv1", at=(0, 3), how="bound"),
         stuck("conv2", at=(1, 2, 5), how="nonpositive"),
         dead("fc1", at=(4, 7), how="nonpositive"),
-        pinned=("fc2",), tags="flatten fixed-width stuck"),
+        pinned=("fc2",), tags="flatten fixed-width stuck", gain=1.2),
     net("reshape_permute", Patches, IMAGE, UNIT,
         dead("conv1", at=(2, 6), how="bound"),
         dead("fc1", at=(0, 9), how="nonpositive"), dead("fc2", at=(3, 5), how="nonpositive"),

@@ -276,7 +276,7 @@ ENTRIES = (
         *behind_norm("blocks.1.ffn.fc1", "blocks.1.ln2", at=(0, 2, 8, 14)),
         pinned=("patch", *STREAM, "head"),
         tags="layernorm attention residual per-channel-domain"),
-    net("gpt", Gpt, tokens(20, 2, 6), None,
+    net("gpt", Gpt, tokens(20, 4, 6), None,
         *behind_norm("blocks.0.ffn.fc1", "blocks.0.ln2", at=(3, 4, 9, 10)),
         *behind_norm("blocks.1.ffn.fc1", "blocks.1.ln2", at=(0, 6, 12, 15)),
         pinned=STREAM,

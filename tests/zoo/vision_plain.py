@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from nodedrop.activations import SoftClampedReLU
 from torch import Tensor, nn
+
+from nodedrop.activations import SoftClampedReLU
 
 from .blocks import NORMALISED, UNIT, ConvBnAct, dead, dead_blocks, killing, net, normalised, uniform
 
@@ -140,7 +141,7 @@ ENTRIES = (
         dead("features.2", at=(0, 5), how="nonpositive"),
         dead("features.5", at=(3, 7, 11)),
         dead("classifier.0", at=(2, 9), how="nonpositive"),
-        pinned=("classifier.2",), tags="flatten maxpool inplace", gain=1.5),
+        pinned=("classifier.2",), tags="flatten maxpool inplace", gain=1.2),
     net("vgg_bn", VggBn, normalised(2, 3, 8, 8), NORMALISED,
         dead_blocks("features.0", at=(0, 6)),
         dead_blocks("features.1", at=(2, 3)),
@@ -158,7 +159,7 @@ ENTRIES = (
         dead("conv2", at=(1, 6), how="bound", box=UNIT),
         dead("fc1", at=(3, 8, 15), how="bound", box=UNIT),
         dead("fc2", at=(0, 11), how="nonpositive"),
-        pinned=("fc3",), tags="soft-clamped flatten", gain=1.2),
+        pinned=("fc3",), tags="soft-clamped flatten", gain=1.0),
     net("lenet_clamped", lambda: LeNet(clamped), uniform(2, 1, 10, 10), UNIT,
         dead("conv1", at=(2,), how="bound"),
         dead("conv1", at=(5,), how="saturate"),

@@ -70,6 +70,15 @@ class Blocks:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """A head goes exactly when all of its labels go: `heads` is [n], `labels` [n, indices]."""
+
+    heads: Tensor
+    labels: Tensor
+    reason: str
+
+
+@dataclass(frozen=True)
 class Grid:
     """A value labelled along several axes at once: whole slices go, or nothing."""
 
@@ -85,12 +94,20 @@ class Labels:
     edges: list[Tensor] = field(default_factory=list)
     pins: list[tuple[Tensor, str]] = field(default_factory=list)
     slots: dict[tuple[str, int], Slot] = field(default_factory=dict)
-    constraints: list[Blocks | Grid] = field(default_factory=list)
+    constraints: list[Blocks | Grid | Whole] = field(default_factory=list)
+    free: list[Tensor] = field(default_factory=list)
 
     def fresh(self, n: int) -> Tensor:
         """New labels."""
         self.count += n
         return torch.arange(self.count - n, self.count)
+
+    def heads(self, labels: Tensor, reason: str) -> Tensor:
+        """New labels for the rows of a label matrix. They belong to no tensor: a row goes when all of it goes."""
+        made = self.fresh(len(labels))
+        self.free.append(made)
+        self.constraints.append(Whole(made, labels, reason))
+        return made
 
     def unite(self, first: Tensor, second: Tensor) -> None:
         """Elements at the same place (after broadcasting) share one fate."""

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from ..proof import Certificates, Kind
-from .labels import Blocks, Grid, Slot
+from .labels import Blocks, Grid, Slot, Whole
 from .walk import Read, Side, Structure
 
 DEAD, CONSTANT, UNREAD = 0, 1, 2
-MOST_ROUNDS = 100
 KINDS: tuple[Kind, Kind, Kind] = ("dead", "constant", "unread")
 
 
@@ -85,26 +84,20 @@ def plan(
     constants: bool = True,
     unread: bool = True,
 ) -> Plan:
-    """The largest set of labels whose removal is exact, forward and backward to a fixed point.
+    """The largest set of labels that nothing outside the set depends on.
 
-    `blocked` are labels that must stay for a reason found elsewhere.
+    Starts from all labels and takes out those that a remaining reader needs, until none is left: since outputs are
+    pinned and the graph has no cycle, what is left changes no output. `blocked` are labels that must stay for a
+    reason found elsewhere.
     """
     by_graph = {structure.program.graphs.index(c.graph): c for c in certificates}
     search = _Search(structure, by_graph, blocked or {}, constants, unread)
-    removed, kinds = _removable(search, torch.zeros(len(search.rep), dtype=torch.bool))
-    removed = _constrain(search, removed)
-    for _ in range(MOST_ROUNDS):  # units read only by what has gone can go as well
-        wider, kinds = _removable(search, removed)
-        wider = _constrain(search, wider | removed)
-        if torch.equal(wider, removed):
+    removed = _candidates(search)
+    while True:
+        kinds = _drop_needed(search, removed)
+        # what is put back may need others back, so the next check waits until the one before it finds nothing
+        if not any(check(search, removed) for check in (_keep_heads, _keep_shapes, _keep_layers)):
             break
-        removed = wider
-    while True:  # and nothing may rest on a unit that stayed after all
-        sound, kinds = _removable(search, removed)
-        narrower = _constrain(search, removed & sound)
-        if torch.equal(narrower, removed):
-            break
-        removed = narrower
     return Plan(
         tuple(_cuts(structure, removed)),
         tuple(_foldings(search, removed)),
@@ -117,32 +110,45 @@ def plan(
     )
 
 
-def _removable(search: _Search, removed: Tensor) -> tuple[Tensor, Tensor]:
-    """Representatives that every reader can do without, given what is removed already; and of which kind."""
-    rep, count = search.rep, len(search.rep)
-    possible = torch.ones(count, dtype=torch.bool)
-    read = torch.zeros(count, dtype=torch.bool)
-    kinds = torch.zeros(count, dtype=torch.long)
-    for number, reading in enumerate(search.structure.reads):
-        if reading.graph not in search.certificates:
-            continue
-        owners = rep[reading.labels]
-        how = _absorbed(search, number, reading, removed)
-        possible[owners[how < 0]] = False
-        read[owners] = True
-        kinds.scatter_reduce_(0, owners, how, "amax")
-    possible &= read
-    for label in (*search.structure.pins, *search.blocked):
-        possible[label] = False
-    return possible & (rep == torch.arange(count)), kinds
+def _candidates(search: _Search) -> Tensor:
+    """Representatives that are read somewhere and not pinned."""
+    rep = search.rep
+    possible = torch.zeros(len(rep), dtype=torch.bool)
+    for reading in search.structure.reads:
+        if reading.graph in search.certificates:
+            possible[rep[reading.labels]] = True
+    possible[rep[search.structure.free]] = True
+    possible[list(search.structure.pins)] = False
+    possible[list(search.blocked)] = False
+    return possible
+
+
+def _drop_needed(search: _Search, removed: Tensor) -> Tensor:
+    """Take out of `removed` what a remaining reader needs, to a fixed point; returns how each label is absorbed."""
+    rep = search.rep
+    while True:
+        kinds = torch.zeros(len(rep), dtype=torch.long)
+        changed = False
+        for number in reversed(range(len(search.structure.reads))):
+            reading = search.structure.reads[number]
+            owners = rep[reading.labels].reshape(-1)
+            if reading.graph not in search.certificates or not bool(removed[owners].any()):
+                continue
+            how = _absorbed(search, number, reading, removed)
+            needed = owners[how < 0]
+            changed |= bool(removed[needed].any())
+            removed[needed] = False
+            kinds.scatter_reduce_(0, owners, how, "amax")
+        if not changed:
+            return kinds
 
 
 def _absorbed(search: _Search, number: int, reading: Read, removed: Tensor) -> Tensor:
     """For each index of a read: DEAD, CONSTANT or UNREAD if it can go, −1 if not."""
     certificates = search.certificates[reading.graph]
+    sizes = tuple(reading.labels.shape)
     if number not in search.cache:
-        n = len(reading.labels)
-        dead = _profile(certificates.zero(reading.sides[0].value), reading.sides[0].axis, n)
+        dead = _profile(certificates.zero(reading.sides[0].value), reading.sides[0].axes, sizes)
         fixed = torch.zeros_like(dead)
         if reading.fold is not None and search.constants:
             fixed = _constant_profile(search, reading)
@@ -150,19 +156,24 @@ def _absorbed(search: _Search, number: int, reading: Read, removed: Tensor) -> T
     dead, fixed = search.cache[number]
     how = torch.full((len(dead),), -1)
     if search.unread and reading.sides[0] != reading.sides[1]:
-        how[_idle(certificates, reading.sides[1], removed[search.rep], len(dead))] = UNREAD
+        gone = removed[search.rep]
+        how[_idle(certificates, reading.sides[1], gone, sizes)] = UNREAD
+        if reading.heads is not None:
+            how[gone[reading.heads].repeat_interleave(sizes[1])] = UNREAD
     how[fixed] = CONSTANT
     how[dead] = DEAD
     return how
 
 
-def _profile(mask: Tensor, axis: int, n: int) -> Tensor:
-    """A compact mask reduced to one axis: true where true everywhere."""
-    others = [d for d in range(mask.dim()) if d != axis]
-    return (mask.all(dim=others) if others else mask).reshape(-1).expand(n).clone()
+def _profile(mask: Tensor, axes: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
+    """A compact mask reduced to some axes (true where true everywhere), written out and flattened."""
+    others = [d for d in range(mask.dim()) if d not in axes]
+    reduced = mask.all(dim=others, keepdim=True) if others else mask
+    order = [*axes, *others]
+    return reduced.permute(order).reshape([mask.size(d) for d in axes]).expand(sizes).reshape(-1)
 
 
-def _idle(certificates: Certificates, side: Side, gone: Tensor, n: int) -> Tensor:
+def _idle(certificates: Certificates, side: Side, gone: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Indices that a weight ignores: zero weights for every unit that stays."""
     mask = certificates.zero(side.value)
     if side.groups > 1:
@@ -179,7 +190,7 @@ def _idle(certificates: Certificates, side: Side, gone: Tensor, n: int) -> Tenso
         stays = (~gone[side.units]).nonzero().reshape(-1)
         if len(stays) < len(side.units):
             mask = mask.index_select(side.units_axis, stays)
-    return _profile(mask, side.axis, n)
+    return _profile(mask, side.axes, sizes)
 
 
 def _constant_profile(search: _Search, reading: Read) -> Tensor:
@@ -199,31 +210,49 @@ def _constants(certificates: Certificates, reading: Read) -> tuple[Tensor, Tenso
     """Which indices of a read hold a constant, and which one."""
     side, n = reading.sides[0], len(reading.labels)
     interval = certificates.intervals[side.value]
-    others = [d for d in range(interval.lo.dim()) if d != side.axis]
+    axis = side.axes[0]
+    others = [d for d in range(interval.lo.dim()) if d != axis]
     lo, hi = (interval.lo.amin(others), interval.hi.amax(others)) if others else (interval.lo, interval.hi)
     lo, hi = lo.double().reshape(-1).expand(n), hi.double().reshape(-1).expand(n)
-    steady = _profile(certificates.constant(side.value), side.axis, n)
+    steady = _profile(certificates.constant(side.value), side.axes, (n,))
     size = torch.maximum(lo.abs(), hi.abs())
     return steady & (hi - lo <= 1e-5 * size) & size.isfinite(), (lo + hi) / 2
 
 
-def _constrain(search: _Search, removed: Tensor) -> Tensor:
-    """The largest part of a removal that keeps every value rectangular, blocks equal, and no layer empty."""
-    removed = removed.clone()
-    while True:
-        before = removed.clone()
-        for constraint in search.structure.constraints:
-            if isinstance(constraint, Blocks):
-                _balance(search, constraint, removed)
-            else:
-                _square(search, constraint, removed)
-        for layer in search.structure.layers:
-            owners = search.rep[layer.labels]
-            if bool(removed[owners].all()):
-                search.collapsed.append(layer.name)
-                _revive(search, removed, owners[:1], "it is the last unit of its layer")
-        if torch.equal(before, removed):
-            return removed
+def _keep_heads(search: _Search, removed: Tensor) -> bool:
+    """Put back heads of which something stays; true if there were any."""
+    before = removed.clone()
+    for constraint in search.structure.constraints:
+        if isinstance(constraint, Whole):
+            heads, rows = search.rep[constraint.heads], search.rep[constraint.labels]
+            _revive(search, removed, heads[removed[heads] & ~removed[rows].all(1)], constraint.reason)
+    return not torch.equal(before, removed)
+
+
+def _keep_shapes(search: _Search, removed: Tensor) -> bool:
+    """Put back what would leave a value ragged, blocks unequal or a head without indices; true if there was any."""
+    before = removed.clone()
+    for constraint in search.structure.constraints:
+        if isinstance(constraint, Blocks):
+            _balance(search, constraint, removed)
+        elif isinstance(constraint, Grid):
+            _square(search, constraint, removed)
+        else:
+            heads, rows = search.rep[constraint.heads], search.rep[constraint.labels]
+            broken = removed[rows].all(1) & ~removed[heads]
+            _revive(search, removed, rows[broken].reshape(-1), constraint.reason)
+    return not torch.equal(before, removed)
+
+
+def _keep_layers(search: _Search, removed: Tensor) -> bool:
+    """Put back one unit of every layer that would be empty; true if there was one."""
+    before = removed.clone()
+    for layer in search.structure.layers:
+        owners = search.rep[layer.labels]
+        if bool(removed[owners].all()):
+            search.collapsed.append(layer.name)
+            _revive(search, removed, owners[:1], "it is the last unit of its layer")
+    return not torch.equal(before, removed)
 
 
 def _revive(search: _Search, removed: Tensor, owners: Tensor, reason: str) -> None:
@@ -292,7 +321,7 @@ def _foldings(search: _Search, removed: Tensor) -> list[Folding]:
         if reading.fold is None or reading.graph not in search.certificates or number not in search.cache:
             continue
         dead, fixed = search.cache[number]
-        idle = _idle(search.certificates[reading.graph], reading.sides[1], removed[search.rep], len(dead))
+        idle = _idle(search.certificates[reading.graph], reading.sides[1], removed[search.rep], (len(dead),))
         chosen = (fixed & ~dead & ~idle & removed[search.rep[reading.labels]]).nonzero().reshape(-1)
         if len(chosen):
             values = _constants(search.certificates[reading.graph], reading)[1][chosen]

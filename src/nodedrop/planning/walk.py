@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..tracing.graph import BUFFER, CONSTANT, GETITEM, INPUT, PARAMETER, Graph, Node, Program, Ref, Shape
-from .labels import Blocks, Factor, Factors, Grid, Labels, Slot, along, support, touching
+from .labels import Blocks, Factor, Factors, Grid, Labels, Slot, Whole, along, support, touching
 
 Outcome = Factors | list[Factors]
 LabelRule = Callable[["Walk", Node], Outcome]
@@ -31,14 +31,14 @@ def label_rule(*ops: str) -> Callable[[LabelRule], LabelRule]:
 
 @dataclass(frozen=True)
 class Side:
-    """One operand of a weighted sum, its `axis` being summed over.
+    """One operand of a weighted sum. A read's labels lie along `axes`, of which the last is summed over.
 
     `units` labels the operand's other channel axis, where what a removed unit reads does not count. A grouped
     convolution's weight is seen as [groups, units, indices, positions]; `transposed` says which axis comes first.
     """
 
     value: str
-    axis: int
+    axes: tuple[int, ...]
     units: Tensor | None = None
     units_axis: int = 0
     groups: int = 1
@@ -56,13 +56,17 @@ class Fold:
 
 @dataclass(frozen=True)
 class Read:
-    """A place where units are summed away: exact without a unit only if one side is zero at its index."""
+    """A place where units are summed away: exact without a unit only if one side is zero at its index.
+
+    `labels` has one axis, or two where each head sums over its own; `heads` are the readers then.
+    """
 
     graph: int
     node: str
     labels: Tensor
     sides: tuple[Side, Side]
     fold: Fold | None = None
+    heads: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,8 @@ class Structure:
     slots: tuple[Slot, ...]
     reads: tuple[Read, ...]
     layers: tuple[Layer, ...]
-    constraints: tuple[Blocks | Grid, ...]
+    constraints: tuple[Blocks | Grid | Whole, ...]
+    free: Tensor
     pins: Mapping[int, str]
     regroups: Mapping[str, Tensor]
     sized: tuple[tuple[str, Tensor], ...]
@@ -189,6 +194,7 @@ def structure(program: Program) -> Structure:
         tuple(read for walk in walks for read in walk.reads),
         tuple(layer for walk in walks for layer in walk.layers),
         tuple(labels.constraints),
+        torch.cat([torch.zeros(0, dtype=torch.long), *labels.free]),
         pins,
         {name: groups for walk in walks for name, groups in walk.regroups.items()},
         tuple(item for walk in walks for item in walk.sized),

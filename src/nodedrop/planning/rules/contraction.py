@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
+
+import torch
+from torch import Tensor
 
 from ...tracing.compact import MOVES, names_of
 from ...tracing.graph import PARAMETER, Node, Ref
-from ..labels import Blocks, Factor, Factors, Slot, support, touching, vector
+from ..labels import Blocks, Factor, Factors, Slot, Whole, support, touching, vector
 from ..walk import Fold, Layer, Outcome, Read, Side, Walk, label_rule
 
 
@@ -31,49 +35,99 @@ def _layer(walk: Walk, node: Node, weight: Ref, units: Factor | None) -> None:
         )
 
 
+class _Operand:
+    """One side of a sum of products, its axes named by letters."""
+
+    def __init__(self, walk: Walk, ref: Ref, letters: str) -> None:
+        self.ref, self.letters = ref, letters
+        self.sizes = dict(zip(letters, walk.shape(ref), strict=True))
+        self.factors = {self.names(f): f for f in walk(ref)}
+
+    def names(self, factor: Factor) -> str:
+        return "".join(self.letters[d] for d in support(factor))
+
+    def matrix(self, names: str) -> Tensor:
+        """The labels of a factor as a tensor with one axis per letter."""
+        return self.factors[names].reshape([self.sizes[c] for c in names])
+
+    def axes(self, names: str) -> tuple[int, ...]:
+        return tuple(self.letters.index(c) for c in names)
+
+
 def _contract(
     walk: Walk, node: Node, first: tuple[Ref, str], second: tuple[Ref, str], out: str
-) -> tuple[dict[str, Factor], list[str]]:
-    """Labels of a sum of products, axes named by letters. Returns the factor per output letter and what was summed."""
-    sides = []
-    for ref, letters in (first, second):
-        shape, factors = walk.shape(ref), walk(ref)
-        walk.pin(node, tuple(f for f in factors if len(support(f)) > 1), "units lie along several axes")
-        own = {c: f for d, c in enumerate(letters) if (f := walk.single(node, factors, d)) is not None}
-        sides.append((own, {c: shape[d] for d, c in enumerate(letters)}))
-    (f1, s1), (f2, s2) = sides
-    found: dict[str, Factor] = {}
-    summed = []
-    for letter in dict.fromkeys(first[1] + second[1]):
-        a, b = f1.get(letter), f2.get(letter)
-        if letter in s1 and letter in s2 and s1[letter] > 1 and s2[letter] > 1:
-            if a is not None and b is not None:
-                walk.labels.unite(vector(a), vector(b))
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Labels of a sum of products. Returns the label tensor per group of output letters, and the letters summed.
+
+    A factor along a summed letter must meet its like on the other side; along a letter that both sides keep, heads
+    of one side meet rows of the other.
+    """
+    sides = _Operand(walk, *first), _Operand(walk, *second)
+    found: dict[str, Tensor] = {}
+    summed: list[str] = []
+    for mine, other in (sides, sides[::-1]):
+        for names, factor in mine.factors.items():
+            gone = [c for c in names if c not in out]
+            common = [c for c in names if other.sizes.get(c, 1) > 1]
+            partner = next((n for n in other.factors if set(n) & set(common)), None)
+            if not gone and not common:
+                found[names] = mine.matrix(names)
+            elif not gone and len(names) == 2 and common == [names[0]] and partner in (None, names[0]):
+                heads = other.matrix(partner) if partner else torch.zeros(mine.sizes[names[0]], dtype=torch.long)
+                reason = walk.reason(node, "a head goes as a whole or not at all")
+                walk.labels.constraints.append(Whole(heads, mine.matrix(names), reason))
+                found[names] = mine.matrix(names)
+            elif not gone and partner is not None and len(partner) == 2 and partner[0] == names:
+                continue  # heads that met rows of the other side
+            elif common == list(names) and partner == names and len(gone) <= 1 and (not gone or names[-1] == gone[0]):
+                if mine is sides[0]:
+                    _meet(walk, node, sides, names, gone, out, found, summed)
             else:
-                walk.pin(node, tuple(f for f in (a, b) if f is not None), "meets values that cannot be cut")
-                continue
-        held = a if a is not None else b
-        if held is None:
-            continue
-        if letter in out:
-            found[letter] = held
-        elif letter in s1 and letter in s2:
-            summed.append(letter)
-        else:
-            walk.pin(node, (held,), "is summed over")
-    for letter in summed:
-        both = []
-        for (ref, letters), own in ((first, f1), (second, f2)):
-            axis = letters.index(letter)
-            other = next((c for c in letters if c != letter and c in own and c in out), None)
-            units = vector(own[other]) if other is not None else None
-            both.append(Side(ref.name, axis, units, letters.index(other) if other is not None else 0))
-        walk.reads.append(Read(walk.index, node.name, vector(f1[letter]), (both[0], both[1])))
+                walk.pin(node, (factor,), "meets values that cannot be cut")
     return found, summed
 
 
-def _output(found: dict[str, Factor], out: str) -> Factors:
-    return tuple(_spread(found[c], d, len(out)) for d, c in enumerate(out) if c in found)
+def _meet(
+    walk: Walk,
+    node: Node,
+    sides: tuple[_Operand, _Operand],
+    names: str,
+    gone: list[str],
+    out: str,
+    found: dict[str, Tensor],
+    summed: list[str],
+) -> None:
+    """Two factors on the same letters: united, and read if the last of the letters is summed over."""
+    labels = sides[0].matrix(names)
+    walk.labels.unite(labels, sides[1].matrix(names))
+    if not gone:
+        found[names] = labels
+        return
+    if len(names) > 2:
+        walk.labels.pin((labels,), walk.reason(node, "units lie along several axes"))
+        return
+    heads = None
+    if len(names) == 2:
+        heads = walk.labels.heads(labels, walk.reason(node, "a head goes as a whole or not at all"))
+        found[names[0]] = heads
+    made = []
+    for side in sides:
+        other = next((n for n in side.factors if len(n) == 1 and n in out and n not in names), None)
+        units = None if other is None else vector(side.factors[other])
+        made.append(Side(side.ref.name, side.axes(names), units, 0 if other is None else side.axes(other)[0]))
+    walk.reads.append(Read(walk.index, node.name, labels, (made[0], made[1]), heads=heads))
+    summed.append(gone[0])
+
+
+def _output(found: dict[str, Tensor], out: str) -> Factors:
+    """Label tensors by letters, as factors of the result."""
+    factors = []
+    for names, labels in found.items():
+        order = sorted(range(len(names)), key=lambda k: out.index(names[k]))
+        turned = labels.permute(order)
+        sizes = iter(turned.shape)
+        factors.append(turned.reshape([next(sizes) if c in names else 1 for c in out]))
+    return tuple(factors)
 
 
 def _with_bias(walk: Walk, node: Node, factors: Factors, bias: object, *, axis: int | None = None) -> Factors:
@@ -105,7 +159,7 @@ def _foldable(walk: Walk, node: Node, summed: list[str], weight: Ref, bias: obje
     if weight_node.op == PARAMETER and bias_node.op == PARAMETER:
         read = walk.reads[-1]
         fold = Fold(weight_node.target, axis, bias_node.target)
-        walk.reads[-1] = Read(read.graph, read.node, read.labels, read.sides, fold)
+        walk.reads[-1] = replace(read, fold=fold)
 
 
 @label_rule("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
@@ -183,8 +237,8 @@ def _dense(walk: Walk, node: Node, value: Ref, weight: Ref, bias: object, transp
     if inner is not None and read is not None:
         walk.labels.unite(vector(read), vector(inner))
         sides = (
-            Side(value.name, 1),
-            Side(weight.name, inner_axis, None if units is None else vector(units), unit_axis),
+            Side(value.name, (1,)),
+            Side(weight.name, (inner_axis,), None if units is None else vector(units), unit_axis),
         )
         walk.reads.append(Read(walk.index, node.name, vector(read), sides))
         if not transposed and not _padded(node):
@@ -247,7 +301,7 @@ def _blockwise(
     reason = walk.reason(node, "every group of a convolution must keep the same number of units")
     walk.labels.constraints.append(Blocks(matrices, True, reason))
     walk.regroups[target] = matrices[0]
-    sides = (Side(value.name, 1), Side(weight.name, 1, made, 0, groups, transposed))
+    sides = (Side(value.name, (1,)), Side(weight.name, (1,), made, 0, groups, transposed))
     walk.reads.append(Read(walk.index, node.name, read, sides))
     return (made.reshape([-1 if d == 1 else 1 for d in range(rank)]),)
 
@@ -257,14 +311,46 @@ def _embedding(walk: Walk, node: Node) -> Outcome:
     table = walk(node.args[0])
     walk.pin(node, touching(table, (0,)), "is a row of a table that is looked up")
     columns = walk.single(node, table, 1)
+    _layer(walk, node, node.args[0], columns)
     return () if columns is None else (_spread(columns, len(node.shape) - 1, len(node.shape)),)
 
 
 @label_rule("aten.scaled_dot_product_attention.default")
 def _attention(walk: Walk, node: Node) -> Outcome:
-    for ref in (node.args[0], node.args[1], node.args[2], node.arg(3, "attn_mask")):
-        walk.pin(node, walk(ref), "is part of an attention head")
-    return ()
+    """softmax(q·kᵀ/√d)·v: heads may go; single indices of q and k may not, since the scale depends on their number."""
+    query, key, value = node.args[:3]
+    mask, rank = node.arg(3, "attn_mask"), len(node.shape)
+    same_heads = walk.shape(query)[:-2] == walk.shape(key)[:-2] == walk.shape(value)[:-2]
+    if rank < 3 or not same_heads or (isinstance(mask, Ref) and walk(mask)):
+        for ref in (query, key, value, mask):
+            walk.pin(node, walk(ref), "is part of an attention head")
+        return ()
+    lead = string.ascii_uppercase[: rank - 2]
+    scores, _ = _contract(walk, node, (query, lead + "td"), (key, lead + "sd"), lead + "ts")
+    for ref in (query, key):
+        for factor in touching(walk(ref), (rank - 1,)):
+            rows = factor.reshape(-1, factor.shape[-1])
+            walk.labels.unite(rows, rows[:, :1])
+            if len(rows) == 1:
+                walk.pin(node, (factor,), "counts in the scale of an attention")
+    return _mixed(walk, node, value, scores, lead)
+
+
+def _mixed(walk: Walk, node: Node, value: Ref, scores: dict[str, Tensor], lead: str) -> Factors:
+    """The values keep their labels; their heads are those of the scores."""
+    sides = _Operand(walk, value, lead + "sv")
+    found: dict[str, Tensor] = {}
+    for names, factor in sides.factors.items():
+        if names == "v":
+            found[names] = sides.matrix(names)
+        elif len(names) == 2 and names[1] == "v" and names[0] in lead:
+            heads = scores.get(names[0], torch.zeros(sides.sizes[names[0]], dtype=torch.long))
+            reason = walk.reason(node, "a head goes as a whole or not at all")
+            walk.labels.constraints.append(Whole(heads, sides.matrix(names), reason))
+            found[names] = sides.matrix(names)
+        else:
+            walk.pin(node, (factor,), "is part of an attention head")
+    return _output(found, lead + "tv")
 
 
 @label_rule("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input")
@@ -290,7 +376,7 @@ def _recurrent(walk: Walk, node: Node) -> Outcome:
             continue
         if position in first and read is not None:
             walk.labels.unite(vector(inner), vector(read))
-            sides = (Side(value.name, rank - 1), Side(ref.name, 1))
+            sides = (Side(value.name, (rank - 1,)), Side(ref.name, (1,)))
             walk.reads.append(Read(walk.index, node.name, vector(read), sides))
         else:
             walk.pin(node, (inner,), "is a recurrent state")

@@ -51,43 +51,52 @@ for _op in MOVES:
     LABEL_RULES[_op] = _move
 
 
-@label_rule("aten.split.Tensor", "aten.split_with_sizes.default", "aten.split.sizes", "aten.chunk.default",
-            "aten.unsafe_chunk.default")
-def _split(walk: Walk, node: Node) -> Outcome:
+@label_rule("aten.split.Tensor", "aten.chunk.default", "aten.unsafe_chunk.default")
+def _chunk(walk: Walk, node: Node) -> Outcome:
+    """Equal parts, as many after the cut as before: each must keep the same number of units."""
     factors, shape = walk(node.args[0]), walk.shape(node.args[0])
     axis = int(node.arg(2, "dim", 0)) % len(shape)
     sizes = {s[axis] for s in node.shapes if s is not None}
     labelled = along(factors, axis)
-    if len(sizes) > 1 and touching(factors, (axis,)):
-        factors = _unless_touched(walk, node, factors, (axis,))
-    elif labelled is not None:
-        _equal_blocks(walk, node, labelled, node.shape[axis])
-    else:
-        factors = _unless_touched(walk, node, factors, (axis,))
+    if labelled is None or len(sizes) > 1:
+        return _moved(node, _unless_touched(walk, node, factors, (axis,)), shape)
+    reason = walk.reason(node, "every part of a split must keep the same number of units")
+    walk.labels.constraints.append(Blocks((vector(labelled).reshape(-1, node.shape[axis]),), False, reason))
     return _moved(node, factors, shape)
 
 
-def _equal_blocks(walk: Walk, node: Node, factor: Factor, size: int) -> None:
-    labels = vector(factor)
-    if size and labels.numel() % size == 0 and labels.numel() // size > 1:
-        reason = walk.reason(node, "every part of a split must keep the same number of units")
-        walk.labels.constraints.append(Blocks((labels.reshape(-1, size),), False, reason))
+@label_rule("aten.split_with_sizes.default", "aten.split.sizes")
+def _split(walk: Walk, node: Node) -> Outcome:
+    """Parts of given sizes. Whether the model computes the sizes anew or has them fixed, the check will tell."""
+    factors, shape = walk(node.args[0]), walk.shape(node.args[0])
+    axis = int(node.arg(2, "dim", 0)) % len(shape)
+    if along(factors, axis) is None:
+        factors = _unless_touched(walk, node, factors, (axis,))
+    return _moved(node, factors, shape)
 
 
 @label_rule("aten.slice.Tensor")
 def _slice(walk: Walk, node: Node) -> Outcome:
     factors, shape = walk(node.args[0]), walk.shape(node.args[0])
     axis = int(node.arg(1, "dim", 0)) % len(shape)
-    if node.shape == shape or not touching(factors, (axis,)):
-        return _move(walk, node)
-    labelled, start, size = along(factors, axis), int(node.arg(2, "start", 0) or 0), node.shape[axis]
-    start += shape[axis] if start < 0 else 0
-    even = size > 0 and shape[axis] % size == 0 and start % size == 0 and int(node.arg(4, "step", 1)) == 1
-    if labelled is None or not even:
-        kept = _unless_touched(walk, node, factors, (axis,))
-        return _moved(node, kept, shape)
-    _equal_blocks(walk, node, labelled, size)
-    return _move(walk, node)
+    if node.shape == shape:
+        return _moved(node, factors, shape)
+    kept = _before_boundary(walk, node, factors, shape, axis, (node.arg(2, "start"), node.arg(3, "end"), node.arg(4, "step")))
+    return _moved(node, kept, shape)
+
+
+def _before_boundary(
+    walk: Walk, node: Node, factors: Factors, shape: tuple[int, ...], axis: int, piece: tuple[object, ...]
+) -> Factors:
+    """A slice has fixed ends: units in front of an end would shift it and are pinned, those behind it are not."""
+    labelled = along(factors, axis)
+    start, end, step = (part if isinstance(part, int) else None for part in piece)
+    start, end = start or 0, shape[axis] if end is None else end
+    if labelled is None or (step or 1) != 1 or start < 0 or end < 0:
+        return _unless_touched(walk, node, factors, (axis,))
+    boundary = end if end < shape[axis] else start
+    walk.pin(node, (vector(labelled)[:boundary],), "lies in front of a fixed position")
+    return factors
 
 
 @label_rule("aten.pixel_shuffle.default")
@@ -154,17 +163,34 @@ def _one(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], 1, *shape[axis + 1 :])
 
 
-@label_rule("aten.select_scatter.default", "aten.slice_scatter.default")
-def _scatter(walk: Walk, node: Node) -> Outcome:
-    base, source = node.args[0], node.args[1]
+@label_rule("aten.select_scatter.default")
+def _select_scatter(walk: Walk, node: Node) -> Outcome:
     axis = int(node.arg(2, "dim", 0)) % len(node.shape)
-    factors = _unless_touched(walk, node, walk(base), (axis,))
-    written = walk(source)
-    if node.op.startswith("aten.select"):
-        written, shape = tuple(f.unsqueeze(axis) for f in written), _one(node.shape, axis)
-    else:
-        written, shape = _unless_touched(walk, node, written, (axis,)), walk.shape(source)
-    return walk.align(node, [(factors, _one(node.shape, axis)), (written, _one(shape, axis))], _one(node.shape, axis))
+    factors = _unless_touched(walk, node, walk(node.args[0]), (axis,))
+    written, flat = tuple(f.unsqueeze(axis) for f in walk(node.args[1])), _one(node.shape, axis)
+    return walk.align(node, [(factors, flat), (written, flat)], flat)
+
+
+@label_rule("aten.slice_scatter.default")
+def _slice_scatter(walk: Walk, node: Node) -> Outcome:
+    axis = int(node.arg(2, "dim", 0)) % len(node.shape)
+    base, piece = walk(node.args[0]), (node.arg(3, "start"), node.arg(4, "end"), node.arg(5, "step"))
+    written = walk(node.args[1])
+    flat = _one(node.shape, axis)
+    own: Factors = ()
+    if walk.shape(node.args[1])[axis] == node.shape[axis]:
+        return walk.align(node, [(base, node.shape), (written, node.shape)], node.shape)
+    if along(base, axis) is not None:
+        base = _before_boundary(walk, node, base, node.shape, axis, piece)
+        own = tuple(f for f in base if axis in support(f))
+        open_end = piece[1] is None or piece[1] >= node.shape[axis]
+        if open_end and own:  # what is written reaches the end: it is as long as what it replaces
+            walk.pin(node, own, "is overwritten by position")
+            own = ()
+    walk.pin(node, touching(written, (axis,)), "is written to a fixed position")
+    others = tuple(f for f in base if axis not in support(f))
+    rest = tuple(f for f in written if axis not in support(f))
+    return (*walk.align(node, [(others, flat), (rest, flat)], flat), *own)
 
 
 @label_rule("aten.constant_pad_nd.default", "aten.pad.default")

@@ -40,7 +40,7 @@ def _sum(walk: Walk, node: Node) -> Outcome:
         if not touched:
             passed.append(_without(factor, axes, rank))
         elif len(support(factor)) == 1:
-            side = Side(value.name, support(factor)[0])
+            side = Side(value.name, support(factor))
             walk.reads.append(Read(walk.index, node.name, vector(factor), (side, side)))
         else:
             walk.pin(node, (factor,), "units lie along several axes")
