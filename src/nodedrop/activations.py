@@ -17,15 +17,20 @@ from torch import Tensor, nn
 
 from .errors import InputError
 
-SOFT_CLAMPED_RELU_ULPS = 4
-"""TBD"""
+SOFT_CLAMPED_RELU_ULPS = 8
+"""The computed σ(v) lies within this many ulps of the real one however small, and is 0 wherever that is.
 
-# Values per thread and block: few enough to stay in cache from one pass to the next, enough to hide the calls.
+Subnormals aside. So the computed function never falls by more than twice as much where the real one rises.
+With MKL on x86 it was not seen to fall at all: over all values of float16 and bfloat16, and over all of float32
+for β = 10, where the error is at most 1.5 ulps.
+"""
+
+# Values per thread and block: few enough to stay in cache between passes, enough to hide the calls.
 _BLOCK = 1 << 17
 
 
 class _Constants(NamedTuple):
-    """σ around its zero v₀ = −log(1−a)/β, a = e^{−β}; v₀ is `zero` and a remainder, which `shift` stands for."""
+    """σ at its zero v₀ = −log(1−a)/β, a = e^{−β}: v₀ rounded is `zero`, `shift` stands for the remainder."""
 
     a: float
     one_less_a: float
@@ -46,30 +51,34 @@ def _constants(beta: float, dtype: torch.dtype) -> _Constants:
     return _Constants(float(a), float(one_less_a), zero, float(shift))
 
 
-def _evaluate(v: Tensor, beta: float) -> Tensor:
+def _evaluate(v: Tensor, beta: float, out: Tensor | None = None) -> Tensor:
     """σ(v) to a few ulps, by the distance u = v − v₀ from its zero, so that nothing cancels at either end.
 
-    e^{−βv₀} = 1 − a turns `v − log(1+e^{β(v−1)})/β` into `u − log(1 + a·(e^{βu}−1))/β`. Above v = 1 the term in
-    u is 1 − v₀ and the exponent that of the mirror point 2 − v. For small β, where a is not small, the same is
-    `−log(1 + (1−a)·(e^{−βu}−1))/β`, without a difference to take.
+    e^{−βv₀} = 1 − a turns `v − log(1+e^{β(v−1)})/β` into `u − log(1 + a·(e^{βu}−1))/β`. Above v = 1 the
+    term in u is 1 − v₀ and the exponent that of the mirror point 2 − v. For small β, where a is not small,
+    the same is `−log(1 + (1−a)·(e^{−βu}−1))/β`, without a difference to take.
     """
     if beta > math.log(torch.finfo(v.dtype).max) - 4:  # a underflows: v₀ = 0 to this precision
         soft = torch.minimum(2 - v, v).mul_(beta).sub_(beta).exp_().log1p_()
-        return v.clamp(max=1).sub_(soft, alpha=1 / beta).relu_()
+        return torch.clamp(v.clamp(max=1).sub_(soft, alpha=1 / beta), 0, 1, out=out)
     a, one_less_a, zero, shift = _constants(beta, v.dtype)
     u = v - zero
     if beta <= 1:
-        return u.mul_(-beta).expm1_().mul_(one_less_a).add_(shift).log1p_().mul_(-1 / beta).clamp_(0, 1)
+        inner = u.mul_(-beta).expm1_().mul_(one_less_a).add_(shift)
+        return torch.clamp(inner.log1p_().mul_(-1 / beta), 0, 1, out=out)
     soft = torch.rsub(u, 2 - 2 * zero)
     soft = torch.minimum(soft, u, out=soft).mul_(beta).expm1_().mul_(a).add_(shift).log1p_()
-    return u.clamp_(max=1 - zero).sub_(soft, alpha=1 / beta).clamp_(0, 1)
+    return torch.clamp(u.clamp_(max=1 - zero).sub_(soft, alpha=1 / beta), 0, 1, out=out)
 
 
-def _propagate(grad: Tensor, y: Tensor, beta: float) -> Tensor:
+def _propagate(grad: Tensor, y: Tensor, beta: float, out: Tensor | None = None) -> Tensor:
     """grad·σ'(v) from y = σ(v) alone: σ' = 1 − e^{−β(1−y)} where y > 0, else 0."""
     rest = y.sub(1).mul_(beta).exp_()
-    slope: Tensor = torch.ops.aten.threshold_backward.default(torch.addcmul(grad, grad, rest, value=-1), y, 0)
-    return slope
+    product = torch.addcmul(grad, grad, rest, value=-1, out=rest)
+    if out is None:
+        out = torch.empty_like(product)
+    torch.ops.aten.threshold_backward.grad_input(product, y, 0, grad_input=out)
+    return out
 
 
 def _flat(x: Tensor) -> Tensor | None:
@@ -91,11 +100,14 @@ def _blockwise(function: Callable[..., Tensor], beta: float, *inputs: Tensor) ->
     if len(dense) < len(inputs):
         return function(*(x.to(wide) for x in inputs), beta).to(dtype)
     out = torch.empty_like(inputs[0])
-    flat_out = _flat(out)
-    assert flat_out is not None
+    target = _flat(out)
+    assert target is not None
     for start in range(0, count, block):
-        pieces = (part[start : start + block].to(wide) for part in dense)
-        flat_out[start : start + block].copy_(function(*pieces, beta))
+        pieces = [part[start : start + block].to(wide) for part in dense]
+        if wide == dtype:
+            function(*pieces, beta, target[start : start + block])
+        else:
+            target[start : start + block] = function(*pieces, beta)
     return out
 
 
@@ -174,8 +186,8 @@ def _check_beta(beta: float) -> None:
 def soft_clamped_relu(v: Tensor, beta: float = 10.0) -> Tensor:
     """σ(v) = max(0, 1 − log(1 + e^{β(1−v)})/β): zero for v ≤ 0, then rising to 1, never quite flat.
 
-    The slope is taken from the output, `1 − e^{−β(1−y)}`, so training keeps no other tensor. In half precision
-    it is as coarse as that output: where y rounds to 1 it is 0.
+    The slope is taken from the output, `1 − e^{−β(1−y)}`, so training keeps no other tensor. In half
+    precision it is as coarse as that output: where y rounds to 1 it is 0.
 
     >>> soft_clamped_relu(torch.tensor([-1e30, 0.0, 0.5, 1.0, 1e30]))
     tensor([0.0000, 0.0000, 0.4993, 0.9307, 1.0000])
@@ -190,7 +202,7 @@ def soft_clamped_relu(v: Tensor, beta: float = 10.0) -> Tensor:
 def clamped_relu(v: Tensor) -> Tensor:
     """min(1, max(0, v)).
 
-    The slope at 0 and 1 is 0, as ReLU's at 0 and unlike that of `torch.clamp`: a unit at rest gets no gradient.
+    The slope at 0 and 1 is 0, as ReLU's at 0 and unlike `torch.clamp`'s: a unit at rest gets no gradient.
 
     >>> clamped_relu(torch.tensor([-2.0, 0.25, 3.0]))
     tensor([0.0000, 0.2500, 1.0000])

@@ -108,19 +108,19 @@ def why_nothing(analysis: Analysis) -> list[str]:
 
 def layer_table(accounts: Iterable[Account], verb: str) -> str:
     """One line per layer: units, how many go, live and are pinned, and the main reason."""
-    rows = [("layer", "units", verb, "alive", "pinned", "kind", "why pinned")]
+    rows: list[tuple[str, ...]] = [("layer", "units", verb, "alive", "pinned", "kind", "why pinned")]
     for account in accounts:
         kinds = Counter(unit.certificate.kind for unit in account.units if unit.certificate is not None)
         reason = max(account.reasons, key=account.reasons.__getitem__, default="")
-        numbers = (len(account.units), account.count("removed"), account.count("alive"), account.count("pinned"))
-        rows.append((account.layer, *map(str, numbers), " ".join(kinds), reason))
+        counts = (len(account.units), account.count("removed"), account.count("alive"), account.count("pinned"))
+        rows.append((account.layer, *map(str, counts), " ".join(kinds), reason))
     totals = [sum(int(row[k]) for row in rows[1:]) for k in range(1, 5)]
     rows.append(("all", *map(str, totals), "", ""))
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     lines = []
     for row in rows:
-        cells = [row[0].ljust(widths[0]), *(row[k].rjust(widths[k]) for k in range(1, 5)), row[5].ljust(widths[5]), row[6]]
-        lines.append("  ".join(cells).rstrip())
+        numbers = [row[k].rjust(widths[k]) for k in range(1, 5)]
+        lines.append("  ".join([row[0].ljust(widths[0]), *numbers, row[5].ljust(widths[5]), row[6]]).rstrip())
     return "\n".join(lines)
 
 

@@ -101,7 +101,9 @@ def compact_(
     found = structure(program)
     certificates = certify(program, module, chosen)
     before = _parameter_count(module)
-    proposal, blocked, difference = _settle(module, example_inputs, found, certificates, chosen, optimizers, on_collapse)
+    proposal, blocked, difference = _settle(
+        module, example_inputs, found, certificates, chosen, optimizers, on_collapse
+    )
     analysis = _analysis(found, certificates, proposal, chosen, blocked)
     return Ledger(analysis, before, _parameter_count(module), difference)
 
@@ -113,9 +115,10 @@ def certify(program: Program, module: nn.Module, options: Options) -> list[Certi
     if options.evidence == "observed":
         return [observe(graph, tensors, _samples(graph, options.samples)) for graph in graphs]
     found = []
+    memo: dict[Any, Any] = {}
     for graph in graphs:
         limit = float(options.batch_size or (_batch_of(graph) if options.evidence == "batch-proved" else "inf"))
-        bounds = bound(graph, tensors, options.domain, batch_limit=limit, dtype=options.dtype)
+        bounds = bound(graph, tensors, options.domain, batch_limit=limit, dtype=options.dtype, memo=memo)
         found.append(prove(bounds, options.evidence))
     return found
 
@@ -161,7 +164,8 @@ def _settle(
     if error is None:
         return proposal, blocked, difference
     for group in _independent_groups(found, proposal):
-        outside = {label: "tried by itself" for label in proposal.removed.nonzero().reshape(-1).tolist() if label not in group}
+        everything = proposal.removed.nonzero().reshape(-1).tolist()
+        outside = {label: "tried by itself" for label in everything if label not in group}
         alone = plan(
             found, certificates, blocked={**blocked, **outside}, constants=options.constants, unread=options.unread
         )
@@ -245,7 +249,10 @@ def _usable(module: nn.Module) -> nn.Module:
         raise InputError(f"the model must be an nn.Module, not {type(module).__name__}")
     module = getattr(module, "_orig_mod", module)
     if isinstance(module, torch.jit.ScriptModule):
-        raise InputError("the model is a scripted or frozen TorchScript module, whose weights cannot be cut; pass the original nn.Module")
+        raise InputError(
+            "the model is a scripted or frozen TorchScript module, whose weights cannot be cut; "
+            "pass the original nn.Module"
+        )
     if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
         raise InputError(f"the model is wrapped in {type(module).__name__}; pass the wrapped model, `model.module`")
     tensors = tensors_of(module)
@@ -255,7 +262,9 @@ def _usable(module: nn.Module) -> nn.Module:
         if tensor.is_meta:
             raise InputError(f"'{name}' is on the meta device and has no values; load the weights first")
         if tensor.is_inference():
-            raise InputError(f"'{name}' was made under torch.inference_mode() and cannot be changed; build the model outside it")
+            raise InputError(
+                f"'{name}' was made under torch.inference_mode() and cannot be changed; build the model outside it"
+            )
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise InputError(f"'{name}' contains NaN or infinite values; nothing can be proved about such a model")
     return module

@@ -1,7 +1,7 @@
 """The method as plain functions of tensors: activations, the NodeDrop condition, penalties.
 
-A weight is dense [O, I], a convolution's [O, I/groups, *k] of any rank or, with `transposed`, that of a transposed
-convolution, [I, O/groups, *k]. A unit owns all its kernel positions.
+A weight is dense [O, I], a convolution's [O, I/groups, *k] of any rank or, with `transposed`, that of a
+transposed convolution, [I, O/groups, *k]. A unit owns all its kernel positions.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def upper_bound(
     """The largest pre-activation of each unit over the box lo ≤ x ≤ hi: `U = Σ max(wᵢ·loᵢ, wᵢ·hiᵢ) + b`.
 
     `lo` and `hi` are one number, or one per input channel. The weak form is `Σ |wᵢ|·max(|loᵢ|, |hiᵢ|) + b`.
-    A padded convolution reads zeros at its border, and a transposed one leaves kernel positions out, so 0 joins
-    their boxes; `padded=False` says that a convolution has no padding. Summed in float64, returned in the dtype
-    of the weight.
+    A padded convolution reads zeros at its border, and a transposed one leaves kernel positions out, so 0
+    joins their boxes; `padded=False` says that a convolution has no padding. Summed in float64, returned in
+    the dtype of the weight.
 
     >>> weight, bias = torch.tensor([[0.5, -0.5], [0.25, 0.25]]), torch.tensor([-0.5, -0.25])
     >>> upper_bound(weight, bias)  # eq. 1: max(w, 0) summed, plus the bias

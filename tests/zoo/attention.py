@@ -13,9 +13,7 @@ class TorchEncoder(nn.Module):
     def __init__(self, norm_first: bool) -> None:
         super().__init__()
         self.embed = nn.Linear(6, 8)
-        self.layer = nn.TransformerEncoderLayer(
-            8, 2, 16, dropout=0.0, batch_first=True, norm_first=norm_first
-        )
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=norm_first)
         self.norm = nn.LayerNorm(8)
         self.head = nn.Linear(8, 4)
 

@@ -159,7 +159,7 @@ def mobile_networks() -> Iterator[Entry]:
     )  # fmt: skip
     yield pytorchcv(
         "mobilenetv3", "MobileNetV3", 16,
-        dead_blocks("features.init_block", f"{ONE}.unit1.conv1", at=(0, 4), how="null"),
+        dead_blocks("features.init_block", f"{ONE}.unit1.conv1", f"{ONE}.unit1.conv2", at=(0, 4), how="null"),
         *(killing(f"{unit}.exp_conv.bn {unit}.conv1.bn", at=(3, 14), level=-4.0,
                   removes=f"{unit}.exp_conv.conv {unit}.conv1.conv {unit}.se.conv2")
           for unit in (f"{TWO}.unit1", f"{TWO}.unit2")),

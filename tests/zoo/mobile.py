@@ -139,9 +139,7 @@ class ShuffleNetV2(nn.Module):
         self.right = nn.Sequential(
             ConvBnAct(8, 8, 1), ConvBnAct(8, 8, stride=2, groups=8, act=nn.Identity), ConvBnAct(8, 8, 1)
         )
-        self.branch = nn.Sequential(
-            ConvBnAct(8, 8, 1), ConvBnAct(8, 8, groups=8, act=nn.Identity), ConvBnAct(8, 8, 1)
-        )
+        self.branch = nn.Sequential(ConvBnAct(8, 8, 1), ConvBnAct(8, 8, groups=8, act=nn.Identity), ConvBnAct(8, 8, 1))
         self.shuffle = nn.ChannelShuffle(2)
         self.head = ConvBnAct(16, 12, 1)
         self.fc = nn.Linear(12, 10)

@@ -19,7 +19,7 @@ from .external import external_entries
 from .planting import Target, find, is_box, row
 
 LARGEST = 60_000
-BATCHES = 10
+FEW, MANY = 2, 10  # it takes many to see every unit alive
 ENTRIES = {**ZOO, **external_entries()}
 
 
@@ -47,10 +47,10 @@ def domains(entry: Entry, names: list[object]) -> dict[object, object]:
     return {name: entry.domain[name] for name in names}  # type: ignore[index]
 
 
-def samples(entry: Entry) -> Iterator[tuple[Tensor, ...] | dict[str, Tensor]]:
+def samples(entry: Entry, batches: int) -> Iterator[tuple[Tensor, ...] | dict[str, Tensor]]:
     """Random inputs of the entry, and corners of its domain."""
     generator = torch.Generator().manual_seed(1)
-    for batch in range(BATCHES):
+    for batch in range(batches):
         inputs = entry.inputs(generator)
         yield inputs
         named = inputs if isinstance(inputs, dict) else dict(enumerate(inputs))
@@ -107,7 +107,7 @@ def gradients(model: nn.Module, entry: Entry) -> dict[str, Tensor]:
     top: dict[str, Tensor] = {}
     for training in (True, False):
         model.train(training)
-        for inputs in samples(entry):
+        for inputs in samples(entry, MANY):
             model.zero_grad()
             sum((value * torch.randn_like(value)).sum() for value in run(model, inputs)).backward()
             for path, (target, axis) in layers(model, entry).items():
@@ -126,7 +126,7 @@ def test_builds_alike_and_runs_in_both_modes(entry: Entry) -> None:
         assert sum(p.numel() for p in model.parameters()) < LARGEST
     for training in (True, False):
         model.train(training)
-        for inputs in samples(entry):
+        for inputs in samples(entry, FEW):
             for value in run(model, inputs):
                 assert value.shape[0] >= 2
                 assert value.isfinite().all()
@@ -166,7 +166,7 @@ def values_of_killed(model: nn.Module, entry: Entry) -> Iterator[tuple[Plant, st
                 module.register_forward_hook(hook(item, path))
     for training in (True, False):
         model.train(training)
-        for inputs in samples(entry):
+        for inputs in samples(entry, FEW):
             run(model, inputs)
             yield from caught
             caught.clear()

@@ -18,12 +18,16 @@ from .registry import RULES, Context, Result
 
 @dataclass(frozen=True)
 class Bounds:
-    """Intervals of all values of a graph; `unknown` lists nodes whose operator has no rule."""
+    """Intervals of all values of a graph; `unknown` lists nodes whose operator has no rule.
+
+    `idle` marks, for convolution weights as [units, inputs, 1, …], kernels that are zero at every position.
+    """
 
     graph: Graph
     values: Mapping[str, Result]
     margins: Mapping[str, Tensor]
     unknown: tuple[str, ...]
+    idle: Mapping[str, Tensor]
 
     def __getitem__(self, name: str) -> Interval:
         found = self.values[name]
@@ -37,19 +41,21 @@ def bound(
     *,
     batch_limit: float = INF,
     dtype: torch.dtype | None = None,
+    memo: dict[Any, Any] | None = None,
 ) -> Bounds:
     """Bounds of every value for all inputs in the domain.
 
     `batch_limit` is the largest number of values per unit that batch norm ever sees in one training batch;
-    `dtype` the lowest precision the model will run in, if lower than that of its parameters (autocast).
+    `dtype` the lowest precision the model will run in, if lower than that of its parameters (autocast). Calls for
+    graphs of one module in one state may share a `memo`.
     """
-    context = Context(graph, tensors, batch_limit, dtype)
+    context = Context(graph, tensors, batch_limit, dtype, memo={} if memo is None else memo)
     inputs = boxes(graph, domain)
     unknown: list[str] = []
     with torch.no_grad():
         for node in graph.nodes:
             context.values[node.name] = _bound(context, node, inputs, unknown)
-    return Bounds(graph, context.values, context.margins, tuple(unknown))
+    return Bounds(graph, context.values, context.margins, tuple(unknown), _idle_weights(context))
 
 
 def _bound(context: Context, node: Node, inputs: Mapping[str, Interval], unknown: list[str]) -> Result:
@@ -69,6 +75,17 @@ def _bound(context: Context, node: Node, inputs: Mapping[str, Interval], unknown
         shapes = [shape or () for shape in node.shapes]
         return unbounded(shapes[0]) if len(shapes) == 1 else tuple(map(unbounded, shapes))
     return result
+
+
+def _idle_weights(context: Context) -> dict[str, Tensor]:
+    """What the kernels' positive and negative parts tell already, without another look at the weights."""
+    found = {}
+    for node in context.graph.nodes:
+        split = context.memo.get((node.target, 1, False))
+        if node.op == PARAMETER and split is not None:
+            shape = (*node.shape[:2], *(1,) * (len(node.shape) - 2))
+            found[node.name] = ((split[0] == 0) & (split[1] == 0)).reshape(shape)
+    return found
 
 
 def _leaf(context: Context, tensor: Tensor, node: Node) -> Interval:

@@ -14,7 +14,7 @@ from .interval import INF, Interval, constant, unbounded
 from .rounding import unit_roundoff, widen
 
 Result = Interval | tuple[Interval, ...]
-Rule = Callable[["Context", Node], Result]
+Rule = Callable[["Context", Node], "Result | None"]
 
 RULES: dict[str, Rule] = {}
 
@@ -32,7 +32,7 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 @dataclass
 class Context:
-    """What rules may ask while one graph is being walked."""
+    """What rules may ask while one graph is being walked. `memo` is shared by the graphs of one module."""
 
     graph: Graph
     tensors: Mapping[str, Tensor]
@@ -40,6 +40,7 @@ class Context:
     dtype: torch.dtype | None
     values: dict[str, Result] = field(default_factory=dict)
     margins: dict[str, Tensor] = field(default_factory=dict)
+    memo: dict[Any, Any] = field(default_factory=dict)
 
     def raw(self, value: Ref) -> Interval:
         """The interval of a reference, known tensors in their own precision."""

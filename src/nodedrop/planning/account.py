@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..proof import Certificate, Certificates
-from ..tracing.graph import GETITEM, Graph
+from ..tracing.graph import GETITEM
 from .labels import Factors
 from .plan import KINDS, Plan
 from .rules.elementwise import NO_ZERO_REGION, ZERO_REGION
@@ -61,7 +62,9 @@ class _Reach:
     without: tuple[str, ...]
 
 
-def account(structure: Structure, certificates: Sequence[Certificates], plan: Plan, blocked: Mapping[int, str]) -> tuple[Account, ...]:
+def account(
+    structure: Structure, certificates: Sequence[Certificates], plan: Plan, blocked: Mapping[int, str]
+) -> tuple[Account, ...]:
     """One account per layer, in the order of the forward pass."""
     accounts: dict[str, Account] = {}
     by_graph = {structure.program.graphs.index(c.graph): c for c in certificates}
@@ -82,7 +85,10 @@ def _account(
     same: list[Layer],
 ) -> Account:
     owners = structure.representative[layer.labels]
-    bound, margin, names, without = None, None, [], []
+    bound: Tensor | None = None
+    margin: Tensor | None = None
+    names: list[str] = []
+    without: list[str] = []
     for item in same:
         certificates = by_graph.get(item.graph)
         reach = _reach(structure, item)
@@ -92,38 +98,46 @@ def _account(
         for activation in reach.zero:
             node = certificates.graph.by_name[activation]
             names.append(node.op.split(".")[1])
-            top = _per_owner(structure, item.graph, node.args[0].name, certificates.upper(node.args[0].name), owners)
-            bound = top if bound is None else torch.maximum(bound, top)
+            source = node.args[0].name
+            here = _per_owner(structure, item.graph, source, certificates.upper(source), owners)
+            bound = here if bound is None else torch.maximum(bound, here)
         if item.node in certificates.margins:
             here = _per_owner(structure, item.graph, item.node, certificates.margins[item.node], owners)
             margin = here if margin is None else torch.maximum(margin, here)
     evidence = next(iter(by_graph.values())).evidence
     modes = tuple(dict.fromkeys(c.graph.mode for c in by_graph.values()))
+    tops = [None] * len(owners) if bound is None else bound.tolist()
+    slacks = [None] * len(owners) if margin is None else margin.tolist()
+    gone, kinds = plan.removed[owners].tolist(), plan.kinds[owners].tolist()
+    missing = f"{without[0]} has no zero region" if without else "no activation with a zero region follows"
     units = []
     for index, label in enumerate(owners.tolist()):
-        top_value = None if bound is None or not torch.isfinite(bound[index]) else float(bound[index])
-        if plan.removed[label]:
-            kind = KINDS[int(plan.kinds[label])]
-            slack = float(margin[index]) if margin is not None and torch.isfinite(margin[index]) else None
+        top = _finite(tops[index])
+        if gone[index]:
+            kind = KINDS[kinds[index]]
+            limit = None if kind == "unread" else top
             certificate = Certificate(
-                layer.name, index, kind, evidence, modes, None if kind == "unread" else top_value, slack, layer.where
+                layer.name, index, kind, evidence, modes, limit, _finite(slacks[index]), layer.where
             )
-            units.append(Unit(layer.name, index, "removed", top_value, "", certificate))
+            units.append(Unit(layer.name, index, "removed", top, "", certificate))
             continue
         reason = structure.pins.get(label) or blocked.get(label) or plan.held.get(label)
         if reason is None and bound is None:
-            reason = f"{without[0]} has no zero region" if without else "no activation with a zero region follows"
-        if reason is None and bound is not None and float(bound[index]) <= 0:
+            reason = missing
+        if reason is None and top is not None and top <= 0:
             reason = "dead, but joined with units that are alive"
-        units.append(Unit(layer.name, index, "pinned" if reason else "alive", top_value, reason or ""))
+        units.append(Unit(layer.name, index, "pinned" if reason else "alive", top, reason or ""))
     return Account(layer.name, tuple(units), names[0] if names else "")
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and isfinite(number) else None
 
 
 def _reach(structure: Structure, layer: Layer) -> _Reach:
     """Follow a layer's output through operators that keep its units, up to the first activations."""
     graph, values = structure.program.graphs[layer.graph], structure.values[layer.graph]
-    readers = _readers(graph)
-    reading = {read.node for read in structure.reads if read.graph == layer.graph}
+    readers, reading = graph.readers, {read.node for read in structure.reads if read.graph == layer.graph}
     zero: list[str] = []
     without: list[str] = []
     frontier, seen = [layer.node], {layer.node}
@@ -144,14 +158,6 @@ def _reach(structure: Structure, layer: Layer) -> _Reach:
 
 def _labelled(outcome: Outcome) -> bool:
     return any(outcome) if isinstance(outcome, list) else bool(outcome)
-
-
-def _readers(graph: Graph) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for node in graph.nodes:
-        for name in node.inputs:
-            found.setdefault(name, []).append(node.name)
-    return found
 
 
 def _per_owner(structure: Structure, graph: int, value: str, compact: Tensor, owners: Tensor) -> Tensor:

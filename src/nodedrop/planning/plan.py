@@ -195,8 +195,9 @@ def _idle(certificates: Certificates, side: Side, gone: Tensor, sizes: tuple[int
 
 def _constant_profile(search: _Search, reading: Read) -> Tensor:
     """Indices that are one number, and the same number in every graph, wherever that can move to the read's bias."""
-    siblings = [r for r in search.structure.reads if r.fold is not None and r.fold.bias == reading.fold.bias]  # type: ignore[union-attr]
-    shared = [r for r in search.structure.reads if r.graph == reading.graph and r.sides[1].value == reading.sides[1].value]
+    reads, bias, weight = search.structure.reads, reading.fold and reading.fold.bias, reading.sides[1].value
+    siblings = [r for r in reads if r.fold is not None and r.fold.bias == bias]
+    shared = [r for r in reads if r.graph == reading.graph and r.sides[1].value == weight]
     known = [_constants(search.certificates[r.graph], r) for r in siblings if r.graph in search.certificates]
     if len({r.graph for r in siblings}) != len(siblings) or len(shared) != 1:
         return torch.zeros(len(reading.labels), dtype=torch.bool)
@@ -264,8 +265,8 @@ def _revive(search: _Search, removed: Tensor, owners: Tensor, reason: str) -> No
 def _balance(search: _Search, constraint: Blocks, removed: Tensor) -> None:
     owners = [search.rep[matrix] for matrix in constraint.matrices]
     gone = [removed[o] for o in owners]
-    whole = torch.stack([g.all(1) for g in gone]).all(0) if constraint.droppable else torch.zeros(len(gone[0]), dtype=torch.bool)
-    if bool(whole.all()):
+    whole = torch.stack([g.all(1) for g in gone]).all(0)
+    if not constraint.droppable or bool(whole.all()):
         whole = torch.zeros_like(whole)
     for owner, row in zip(owners, gone, strict=True):
         counts = row.sum(1)

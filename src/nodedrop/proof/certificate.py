@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -48,9 +48,12 @@ class Certificates:
     intervals: Mapping[str, Interval]
     margins: Mapping[str, Tensor]
     unknown: tuple[str, ...] = ()
+    idle: Mapping[str, Tensor] = field(default_factory=dict)
 
     def zero(self, value: str) -> Tensor:
-        """Compact mask of the elements that are exactly zero."""
+        """Compact mask of the elements that are exactly zero (of kernels: at all positions)."""
+        if value in self.idle:
+            return self.idle[value]
         interval = self.intervals[value]
         return interval.lo == 0 if interval.exact else (interval.lo == 0) & (interval.hi == 0)
 
@@ -71,7 +74,7 @@ class Certificates:
 def prove(bounds: Bounds, evidence: Evidence = "proved") -> Certificates:
     """Certificates from bounds: they hold for every input of the domain, in the mode of the graph."""
     intervals = {name: bounds[name] for name in bounds.values}
-    return Certificates(bounds.graph, evidence, intervals, bounds.margins, bounds.unknown)
+    return Certificates(bounds.graph, evidence, intervals, bounds.margins, bounds.unknown, bounds.idle)
 
 
 def observe(graph: Graph, tensors: Mapping[str, Tensor], samples: list[Mapping[str, Any]]) -> Certificates:

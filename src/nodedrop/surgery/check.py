@@ -48,7 +48,7 @@ def outputs(module: nn.Module, example_inputs: Any) -> dict[str, list[Tensor]]:
     """All output tensors in eval and in train mode, without a trace on the module."""
     args, kwargs = split_inputs(example_inputs)
     found = {}
-    with _undisturbed(module), _Noiseless():
+    with _undisturbed(module), _Noiseless():  # type: ignore[no-untyped-call]
         for mode in ("eval", "train"):
             module.train(mode == "train")
             try:

@@ -30,7 +30,7 @@ def _features(m: nn.BatchNorm2d) -> dict[str, Any]:
 
 
 def _normalised(m: nn.LayerNorm) -> dict[str, Any]:
-    return {"normalized_shape": tuple(m.weight.shape)} if m.weight is not None else {}
+    return {"normalized_shape": tuple(m.weight.shape)} if m.elementwise_affine else {}
 
 
 def _embedding(m: nn.Embedding) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def _embedding(m: nn.Embedding) -> dict[str, Any]:
 
 
 def _recurrent(m: nn.RNNBase) -> dict[str, Any]:
-    return {"input_size": m.weight_ih_l0.shape[1]}
+    return {"input_size": m.get_parameter("weight_ih_l0").shape[1]}
 
 
 def _prelu(m: nn.PReLU) -> dict[str, Any]:

@@ -48,9 +48,9 @@ def trace(module: nn.Module, example_inputs: Any) -> Program:
     partial = False
     for mode in ("eval", "train"):
         try:
-            graphs.append(trace_mode(module, args, kwargs, mode))  # type: ignore[arg-type]
+            graphs.append(trace_mode(module, args, kwargs, mode))
         except TraceError as error:
-            parts = _trace_parts(module, args, kwargs, mode)  # type: ignore[arg-type]
+            parts = _trace_parts(module, args, kwargs, mode)
             if not parts:
                 raise
             partial = True
@@ -190,7 +190,8 @@ def _explain(module: nn.Module, mode: Mode, error: Exception) -> str:
             place = f" at {path.rsplit('/', 1)[-1]}:{stack.tb_lineno}"
         stack = stack.tb_next
     advice = "check that the example inputs fit the model's forward, and move data-dependent Python branches out of it"
-    return f"{type(module).__name__} cannot be traced in {mode} mode{place}: {type(error).__name__}: {reason} ({advice})"
+    name = type(module).__name__
+    return f"{name} cannot be traced in {mode} mode{place}: {type(error).__name__}: {reason} ({advice})"
 
 
 def _trace_parts(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode) -> list[Graph]:
@@ -228,7 +229,8 @@ def _largest_parts(
             yield from _largest_parts(child, path + ".", calls, mode, canonical)
             continue
         try:
-            graph = trace_mode(child, *calls[path], mode)
+            args, kwargs = calls[path]
+            graph = trace_mode(child, args, kwargs, mode)
         except TraceError:
             yield from _largest_parts(child, path + ".", calls, mode, canonical)
             continue

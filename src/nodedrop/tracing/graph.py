@@ -86,6 +86,15 @@ class Graph:
         return {node.name: node for node in self.nodes}
 
     @cached_property
+    def readers(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the nodes that read each node."""
+        found: dict[str, list[str]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                found.setdefault(name, []).append(node.name)
+        return {name: tuple(names) for name, names in found.items()}
+
+    @cached_property
     def inputs(self) -> tuple[Node, ...]:
         """The input nodes, in call order."""
         return tuple(node for node in self.nodes if node.op == INPUT)

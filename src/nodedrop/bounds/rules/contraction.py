@@ -57,12 +57,21 @@ def parts(weight: Tensor) -> tuple[Tensor, Tensor]:
     return positive, exact - positive
 
 
-def kernel_parts(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Positive and negative parts of [units, inputs, positions], summed over kernel positions."""
-    exact = weight.flatten(2).double() if weight.dim() > 2 else weight.double()[:, :, None]
-    total = exact.sum(2)
-    positive = exact.clamp_(min=0).sum(2) if exact.data_ptr() != weight.data_ptr() else exact.clamp(min=0).sum(2)
-    return positive, (total - positive).clamp(max=0)
+def kernel_parts(ctx: Context, weight: Ref, groups: int = 1, *, transposed: bool = False) -> tuple[Tensor, Tensor]:
+    """Positive and negative parts of a kernel as [groups, units, inputs], summed over its positions.
+
+    Summed in the weight's own precision (at least single), which `weighted_sum` allows for. Graphs share the result.
+    """
+    key = (ctx.graph.by_name[weight.name].target or weight.name, groups, transposed)
+    if key not in ctx.memo:
+        kernel = ctx.raw(weight).lo
+        kernel = kernel if kernel.dtype in (torch.float32, torch.float64) else kernel.float()
+        flat = kernel.reshape(groups, kernel.shape[0] // groups, kernel.shape[1], -1)
+        ones = torch.ones(flat.shape[-1], dtype=flat.dtype, device=flat.device)
+        both = [(half @ ones).double().cpu() for half in (flat.clamp(min=0), flat.clamp(max=0))]
+        ctx.memo[key] = tuple(half.transpose(1, 2) if transposed else half for half in both)
+    positive, negative = ctx.memo[key]
+    return positive, negative
 
 
 @rule("aten.linear.default")
@@ -155,9 +164,8 @@ def _conv(ctx: Context, node: Node) -> Result:
     weight = ctx.raw(node.args[1])
     if not weight.exact:
         return unbounded(node.shape)
-    units = weight.shape[0]
-    split = [part.reshape(groups, units // groups, -1) for part in kernel_parts(weight.lo)]
-    return _convolved(ctx, node, split, groups=groups, padded=padded, terms=prod(weight.shape[1:]))
+    split = kernel_parts(ctx, node.args[1], groups)
+    return _convolved(ctx, node, split, padded=padded, terms=prod(weight.shape[1:]) + prod(weight.shape[2:]))
 
 
 @rule("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")
@@ -170,30 +178,25 @@ def _transposed(ctx: Context, node: Node, *, groups: int) -> Result:
     weight = ctx.raw(node.args[1])
     if not weight.exact:
         return unbounded(node.shape)
-    inputs, units = weight.shape[0] // groups, weight.shape[1]
-    by_group = weight.lo.reshape(groups, inputs, units, -1).transpose(1, 2).reshape(groups * units, inputs, -1)
-    split = [part.reshape(groups, units, inputs) for part in kernel_parts(by_group)]
-    return _convolved(ctx, node, split, groups=groups, padded=True, terms=inputs * prod(weight.shape[2:]))
+    split = kernel_parts(ctx, node.args[1], groups, transposed=True)
+    terms = (weight.shape[0] // groups + 1) * prod(weight.shape[2:])
+    return _convolved(ctx, node, split, padded=True, terms=terms)
 
 
-def _convolved(
-    ctx: Context, node: Node, split: list[Tensor], *, groups: int, padded: bool, terms: int
-) -> Result:
+def _convolved(ctx: Context, node: Node, split: tuple[Tensor, Tensor], *, padded: bool, terms: int) -> Result:
     """A convolution sums over inputs and kernel positions; bounds are per channel, the hull over positions."""
-    value = ctx(node.args[0])
+    value, rank, groups = ctx(node.args[0]), len(node.shape), len(split[0])
+    if len(ctx.raw(node.args[1]).shape) != rank:
+        return unbounded(node.shape)
     if padded:
         value = value.with_zero()
-    rank = len(node.shape)
-    batched = rank == ctx.graph.by_name[node.args[1].name].shape.__len__()
-    if not batched:
-        return unbounded(node.shape)
     flat = value.uniform((0, *range(2, rank))).written_out((1,))
     rows = Interval(flat.lo.reshape(groups, 1, -1), flat.hi.reshape(groups, 1, -1), ())
     bias = node.arg(2, "bias")
     offset = ctx(bias).lo.reshape(groups, 1, -1) if isinstance(bias, Ref) else None
     if isinstance(bias, Ref) and not ctx(bias).exact:
         return unbounded(node.shape)
-    lo, hi = weighted_sum(ctx, node, (split[0], split[1]), rows, offset, terms)
+    lo, hi = weighted_sum(ctx, node, split, rows, offset, terms)
     shape = (1, -1, *(1,) * (rank - 2))
     ctx.margins[node.name] = ctx.margins[node.name].reshape(shape)
     return Interval(lo.reshape(shape), hi.reshape(shape), node.shape)
@@ -209,7 +212,7 @@ def _einsum(ctx: Context, node: Node) -> Result:
     equation, operands = node.args[0], [ctx(ref) for ref in node.args[1]]
     full = [op.magnitude.expand(op.shape) for op in operands]
     size = torch.einsum(equation, full).nan_to_num(nan=INF)
-    terms = prod(max(op.shape, default=1) for op in operands)
-    size = size + sum_margin(size, max(terms, 1), ctx.u(node), ctx.tiny(node))
+    terms = prod(prod(op.shape) for op in operands) // max(prod(node.shape), 1)
+    size = size + sum_margin(size, terms + len(operands), ctx.u(node), ctx.tiny(node))
     low = torch.zeros_like(size) if all(bool((op.lo >= 0).all()) for op in operands) else -size
     return Interval(low, size, node.shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...tracing.graph import Node, Ref
 from ..interval import INF, Interval, between, constant, unbounded
 from ..registry import Context, Result, rule
@@ -141,9 +143,4 @@ def _softmax(ctx: Context, node: Node) -> Result:
     u = ctx.u(node)
     total = 1 + 8 * u * (node.shape[axis] + 8)
     mix = total if axis == len(node.shape) - 1 else None
-    return Interval(*_ends(0.0, 1 + 16 * u, node), node.shape, mix=mix)
-
-
-def _ends(lo: float, hi: float, node: Node) -> tuple:  # type: ignore[type-arg]
-    made = between(lo, hi, node.shape)
-    return made.lo, made.hi
+    return replace(between(0.0, 1 + 16 * u, node.shape), mix=mix)

@@ -71,7 +71,7 @@ def _cast(ctx: Context, node: Node) -> Result:
 
 
 @rule("aten.constant_pad_nd.default", "aten.pad.default")
-def _pad(ctx: Context, node: Node) -> Result | None:  # type: ignore[misc]
+def _pad(ctx: Context, node: Node) -> Result:
     mode = node.arg(2, "mode", "constant") if node.op == "aten.pad.default" else "constant"
     fill = node.arg(3, "value") if node.op == "aten.pad.default" else node.arg(2, "value", 0)
     value, pads = ctx(node.args[0]), list(node.args[1])
@@ -115,8 +115,10 @@ def _interpolated(ctx: Context, node: Node) -> Result:
 @rule("aten.select_scatter.default")
 def _select_scatter(ctx: Context, node: Node) -> Result:
     base, source = ctx(node.args[0]), ctx(node.args[1])
-    axis, index = int(node.arg(2, "dim", 0)) % len(node.shape), int(node.arg(3, "index", 0))
-    return _written(base, Interval(source.lo.unsqueeze(axis), source.hi.unsqueeze(axis), ()), axis, slice(index, index + 1) if index >= 0 else slice(index, index + 1 or None), node)
+    axis = int(node.arg(2, "dim", 0)) % len(node.shape)
+    index = int(node.arg(3, "index", 0)) % node.shape[axis]
+    lifted = Interval(source.lo.unsqueeze(axis), source.hi.unsqueeze(axis), ())
+    return _written(base, lifted, axis, slice(index, index + 1), node)
 
 
 @rule("aten.slice_scatter.default")

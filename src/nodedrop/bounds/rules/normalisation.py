@@ -59,11 +59,12 @@ def _batch_norm_train(ctx: Context, node: Node) -> Result:
     if not training:
         return _with_statistics(unbounded(node.shape), node)
     spread = value.uniform((0, *range(2, rank)))
-    reach = (spread.hi - spread.lo).nan_to_num(nan=INF) / sqrt(epsilon) if epsilon > 0 else torch.full_like(spread.lo, INF)
-    noise = MEAN_ROUNDINGS * ctx.u(node) * spread.magnitude / sqrt(epsilon) if epsilon > 0 else reach
+    least = sqrt(epsilon) if epsilon > 0 else 0.0
+    reach = ((spread.hi - spread.lo) / least).nan_to_num(nan=INF)
+    noise = (MEAN_ROUNDINGS * ctx.u(node) * spread.magnitude / least).nan_to_num(nan=INF)
     positions = prod(node.shape[2:])
     limit = ctx.batch_limit * positions
-    samuelson = (noise.nan_to_num(nan=INF).square() + max(limit - 1, 0)).sqrt().clamp(max=sqrt(limit) * (1 + 1e-3))
+    samuelson = (noise.square() + max(limit - 1, 0)).sqrt().clamp(max=sqrt(limit) * (1 + 1e-3))
     half = torch.minimum(reach + noise, samuelson) * (1 + gamma(MEAN_ROUNDINGS, ctx.u(node)))
     weight, bias = _per_unit(ctx, node.args[1], rank, 1.0), _per_unit(ctx, node.args[2], rank, 0.0)
     return _with_statistics(_affine(ctx, node, -half, half, weight, bias), node)

@@ -106,8 +106,7 @@ def _leaky(ctx: Context, node: Node) -> Result:
         if node.op == "aten.prelu.default" and steep.dim() == 1:
             steep = steep.reshape([-1 if d == 1 else 1 for d in range(len(node.shape))])
         ends = [torch.where(end > 0, end, steep * end) for end in (value.lo, value.hi)]
-    ends += [torch.zeros_like(ends[0])] if bool(((value.lo < 0) & (value.hi > 0)).any()) else []
-    lo, hi = torch.minimum(*ends[:2]), torch.maximum(*ends[:2])
+    lo, hi = torch.minimum(*ends), torch.maximum(*ends)
     crosses = (value.lo < 0) & (value.hi > 0)
     lo, hi = torch.where(crosses, lo.clamp(max=0), lo), torch.where(crosses, hi.clamp(min=0), hi)
     return ctx.rounded(node, lo.nan_to_num(nan=-INF), hi.nan_to_num(nan=INF))
@@ -118,8 +117,8 @@ def _threshold(ctx: Context, node: Node) -> Result:
     """x where x > t, else v: two cases, each if the interval reaches it."""
     value, t, v = ctx(node.args[0]), float(node.args[1]), float(node.args[2])
     above, below = value.hi > t, value.lo <= t
-    lo = torch.where(above & below, value.lo.clamp(min=t).clamp(max=v), torch.where(above, value.lo, torch.full_like(value.lo, v)))
-    hi = torch.where(above & below, value.hi.clamp(min=v), torch.where(above, value.hi, torch.full_like(value.hi, v)))
+    low, high = torch.where(above, value.lo.clamp(min=t), INF), torch.where(above, value.hi, -INF)
+    lo, hi = torch.where(below, low.clamp(max=v), low), torch.where(below, high.clamp(min=v), high)
     return Interval(lo, hi, node.shape)
 
 
@@ -133,18 +132,15 @@ def _neg(ctx: Context, node: Node) -> Result:
 @rule("aten.reciprocal.default", "aten.rsqrt.default")
 def _reciprocal(ctx: Context, node: Node) -> Result:
     value = ctx(node.args[0])
-    lo, hi = (value.lo, value.hi) if "reciprocal" in node.op else (value.lo.clamp(min=0).sqrt(), value.hi.clamp(min=0).sqrt())
-    positive = lo > 0
-    return ctx.rounded(
-        node,
-        torch.where(positive, 1 / hi, torch.full_like(lo, -INF if "reciprocal" in node.op else 0.0)),
-        torch.where(positive, 1 / lo, torch.full_like(hi, INF)),
-        ulps=4,
-    )
+    root = "rsqrt" in node.op
+    lo, hi = (end.clamp(min=0).sqrt() if root else end for end in (value.lo, value.hi))
+    sound = lo > 0 if root else (lo > 0) | (hi < 0)
+    low, high = torch.where(sound, 1 / hi, 0.0 if root else -INF), torch.where(sound, 1 / lo, INF)
+    return ctx.rounded(node, low, high, ulps=4)
 
 
 @rule("aten.pow.Tensor_Scalar", "aten.square.default")
-def _power(ctx: Context, node: Node) -> Result | None:  # type: ignore[misc]
+def _power(ctx: Context, node: Node) -> Result | None:
     value = ctx(node.args[0])
     exponent = float(node.arg(1, "exponent", 2.0)) if "square" not in node.op else 2.0
     if exponent == 1.0:
@@ -233,7 +229,8 @@ def _chain(ctx: Context, start: object, *ops: str) -> list[Node] | None:
     return found
 
 
-@rule("aten.add.Tensor", "aten.add.Scalar", "aten.sub.Tensor", "aten.sub.Scalar", "aten.add_.Tensor", "aten.rsub.Scalar")
+@rule("aten.add.Tensor", "aten.add.Scalar", "aten.sub.Tensor", "aten.sub.Scalar", "aten.add_.Tensor",
+      "aten.rsub.Scalar")
 def _add(ctx: Context, node: Node) -> Result:
     first, second = ctx(node.args[0]), ctx(node.args[1])
     alpha = node.arg(2, "alpha", 1)
@@ -243,7 +240,8 @@ def _add(ctx: Context, node: Node) -> Result:
     if "sub" in node.op:
         alpha = -alpha
     scaled = (second.lo * alpha, second.hi * alpha) if alpha >= 0 else (second.hi * alpha, second.lo * alpha)
-    lo, hi = (first.lo + scaled[0]).nan_to_num(nan=-INF, neginf=-INF), (first.hi + scaled[1]).nan_to_num(nan=INF, posinf=INF)
+    lo = (first.lo + scaled[0]).nan_to_num(nan=-INF, neginf=-INF)
+    hi = (first.hi + scaled[1]).nan_to_num(nan=INF, posinf=INF)
     # x + 0 is exact: a constant zero on one side leaves the other side's ends as they are
     still = _is_zero(first) | _is_zero(second)
     result = ctx.rounded(node, lo, hi, ulps=1 if alpha in (1.0, -1.0) else 2)

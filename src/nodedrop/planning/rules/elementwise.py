@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...tracing.graph import Node, Ref
 from ..labels import along, support, touching
 from ..walk import Outcome, Walk, label_rule
 
 # Where the activation's output is exactly zero: for inputs up to this number, given its arguments.
-ZERO_REGION = {
+ZERO_REGION: dict[str, Callable[[Node], float | None]] = {
     "aten.relu.default": lambda n: 0.0,
     "aten.relu_.default": lambda n: 0.0,
     "aten.relu6.default": lambda n: 0.0,
@@ -21,7 +23,7 @@ ZERO_REGION = {
     "nodedrop.soft_clamped_relu.default": lambda n: 0.0,
 }
 
-NO_ZERO_REGION = {
+NO_ZERO_REGION: dict[str, Callable[[Node], float | None]] = {
     "aten.gelu.default": "GELU", "aten.silu.default": "SiLU", "aten.leaky_relu.default": "LeakyReLU",
     "aten.elu.default": "ELU", "aten.selu.default": "SELU", "aten.celu.default": "CELU", "aten.mish.default": "Mish",
     "aten.tanh.default": "tanh", "aten.sigmoid.default": "sigmoid", "aten.softplus.default": "softplus",

@@ -81,7 +81,8 @@ def _slice(walk: Walk, node: Node) -> Outcome:
     axis = int(node.arg(1, "dim", 0)) % len(shape)
     if node.shape == shape:
         return _moved(node, factors, shape)
-    kept = _before_boundary(walk, node, factors, shape, axis, (node.arg(2, "start"), node.arg(3, "end"), node.arg(4, "step")))
+    piece = (node.arg(2, "start"), node.arg(3, "end"), node.arg(4, "step"))
+    kept = _before_boundary(walk, node, factors, shape, axis, piece)
     return _moved(node, kept, shape)
 
 

@@ -111,8 +111,8 @@ def _per_unit_norm(walk: Walk, node: Node) -> Outcome:
         return result
     units = tuple(vector(f) for f in touching(result, (1,)))
     several: list[Factors] = [result]
-    for shape in node.shapes[1:]:
-        several.append(units if shape is not None and len(shape) == 1 and shape[0] == node.shape[1] else ())
+    for statistic in node.shapes[1:]:
+        several.append(units if statistic == (node.shape[1],) else ())
     return several
 
 

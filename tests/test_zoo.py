@@ -1,0 +1,122 @@
+"""The whole compiler on every network of the zoo: exactly the planted units go, and nothing else changes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import nodedrop as nd
+
+from .exactness import (
+    INDEX,
+    Inputs,
+    assert_accounted,
+    assert_same_gradients,
+    assert_same_outputs,
+    cast,
+    gradients,
+    prepared_optimizer,
+    removed_units,
+    state_of,
+    taken_indices,
+    values,
+    widths,
+)
+from .zoo import ZOO, Entry, plant
+
+
+def planted(entry: Entry, dtype: torch.dtype) -> tuple[nn.Module, Inputs, dict[str, set[int]]]:
+    """The network with its dead units, an example, and the units that must go."""
+    torch.manual_seed(0)
+    model = entry.build()
+    expected = plant(model, entry)
+    return model.to(dtype), cast(entry.inputs(torch.Generator().manual_seed(0)), dtype), expected
+
+
+def options(entry: Entry, example: Inputs) -> dict[str, Any]:
+    """Batch norm with |γ| > 0 is dead in training mode for batches of a known size only."""
+    faint = any(item.how == "faint" for item in entry.plants)
+    return {"batch_size": len(values(example)[0])} if faint else {}
+
+
+def assert_planted_units_go(ledger: nd.Ledger, entry: Entry, expected: dict[str, set[int]]) -> None:
+    assert removed_units(ledger) == expected
+    pinned = {(unit.layer, unit.index) for unit in ledger.units if unit.status == "pinned"}
+    for item in entry.plants:
+        for layer in item.stays:
+            assert {(layer, unit) for unit in item.at(layer)} <= pinned
+    for account in ledger.analysis.accounts:
+        if account.layer in entry.pinned_layers:
+            assert account.count("pinned") == len(account.units), account.layer
+    assert set(entry.pinned_layers) <= {account.layer for account in ledger.analysis.accounts}
+
+
+def assert_weights_survive(
+    before: nn.Module, after: nn.Module, index: dict[str, Tensor], *, folded: bool
+) -> None:
+    """What stays is what it was; only a bias may have taken in a constant."""
+    changed = []
+    for (name, old), (same, new) in zip(before.named_parameters(), after.named_parameters(), strict=True):
+        assert name == same
+        assert old.requires_grad == new.requires_grad
+        if not torch.equal(old.flatten()[index[name]], new.flatten()):
+            changed.append(name)
+    assert folded or not changed
+    assert all(name.endswith("bias") for name in changed)
+
+
+def assert_state_sliced(
+    model: nn.Module, optimizer: Optimizer, old: dict[str, dict[str, Tensor]], index: dict[str, Tensor]
+) -> None:
+    """Adam's moments went the way of the weights, and another step works."""
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state[parameter].items():
+            if old[name][key].dim() == 0:
+                assert torch.equal(value, old[name][key])
+                continue
+            assert value.shape == parameter.shape, (name, key)
+            assert torch.equal(value.flatten(), old[name][key].flatten()[index[name]]), (name, key)
+    example_gradients = {name: torch.ones_like(p) for name, p in model.named_parameters() if optimizer.state[p]}
+    for name, gradient in example_gradients.items():
+        model.get_parameter(name).grad = gradient
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_exact_in_double_precision(name: str) -> None:
+    entry = ZOO[name]
+    model, example, expected = planted(entry, torch.float64)
+    before, chosen = copy.deepcopy(model), options(entry, example)
+    optimizer = prepared_optimizer(model, example)
+    parameters, state = list(model.parameters()), state_of(model, optimizer)
+
+    ledger = nd.compact_(model, example, entry.domain, optimizer=optimizer, **chosen)
+
+    assert_planted_units_go(ledger, entry, expected)
+    assert_accounted(ledger, widths(before), widths(model))
+    assert all(old is new for old, new in zip(parameters, model.parameters(), strict=True))
+    assert all(set(state[n]) == set(optimizer.state[p]) and INDEX in state[n] for n, p in model.named_parameters())
+    index = taken_indices(model, optimizer)
+    assert_weights_survive(before, model, index, folded=any(c.kind == "constant" for c in ledger.removed))
+    assert_state_sliced(model, optimizer, state, index)
+    assert_same_outputs(before, model, entry, example)
+    assert_same_gradients(before, model, example, index)
+    again = nd.compact_(model, example, entry.domain, **chosen)
+    assert removed_units(again) == {}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_exact_in_single_precision(name: str) -> None:
+    entry = ZOO[name]
+    model, example, expected = planted(entry, torch.float32)
+    before = copy.deepcopy(model)
+    ledger = nd.compact_(model, example, entry.domain, **options(entry, example))
+    assert_planted_units_go(ledger, entry, expected)
+    assert_accounted(ledger, widths(before), widths(model))
+    assert_same_outputs(before, model, entry, example)
