@@ -61,17 +61,18 @@ class LeakyGradients(TorchFunctionMode):
 
 
 @contextmanager
-def undisturbed(*models: nn.Module) -> Iterator[None]:
-    """Buffers and training flags are put back on leaving."""
-    buffers = [(buffer, buffer.clone()) for model in models for buffer in model.buffers()]
-    flags = [(child, child.training) for model in models for child in model.modules()]
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Buffers are written to copies, so that the originals and any autograd graph stay valid; flags are put back."""
+    flags = [(child, child.training) for child in model.modules()]
+    originals = [dict(child._buffers) for child, _ in flags]
+    copies = {id(buffer): buffer.clone() for buffer in model.buffers()}
     try:
+        for child, _ in flags:
+            child._buffers.update({name: copies.get(id(buffer)) for name, buffer in child._buffers.items()})
         yield
     finally:
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
-        for child, flag in flags:
+        for (child, flag), buffers in zip(flags, originals, strict=True):
+            child._buffers.update(buffers)
             child.training = flag
 
 
@@ -256,9 +257,9 @@ def removed_units(ledger: nd.Ledger) -> dict[str, set[int]]:
 
 
 def widths(model: nn.Module) -> dict[str, int]:
-    """Units of every weighted module, each weight once, by the first module that owns it."""
+    """Units of every weighted module, each weight once. A weight tied to an embedding is the embedding's."""
     found: dict[str, int] = {}
-    seen: set[int] = set()
+    seen = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     for path, module in model.named_modules():
         if isinstance(module, WEIGHTED) and id(module.weight) not in seen:
             seen.add(id(module.weight))

@@ -28,9 +28,9 @@ OPERATOR = torch.ops.nodedrop.soft_clamped_relu.default
 
 
 def real_value(v: float, beta: float) -> Decimal:
-    """σ(v) with 60 digits to spare, from e^{−βσ} = e^{−β} + e^{−βv}."""
-    real = Context(prec=60 + int(beta))
-    minus_beta = -Decimal(beta)
+    """σ(v) with digits to spare, from e^{−βσ} = e^{−β} + e^{−βv}."""
+    real = Context(prec=80 + int(min(beta, 800) / 2))
+    minus_beta = Decimal(-beta)
     total = real.add(real.exp(minus_beta), real.exp(real.multiply(minus_beta, Decimal(v))))
     return max(Decimal(0), real.divide(real.ln(total), minus_beta))
 
@@ -48,10 +48,10 @@ def zero_of(beta: float) -> float:
 
 
 def probes(beta: float, dtype: torch.dtype) -> Tensor:
-    """Points all over the rise, dense around the zero, 1 and the smallest numbers."""
+    """Points all over the rise, dense around the zero, around 1 and towards 0."""
     draw = torch.Generator().manual_seed(0)
     zero = zero_of(beta)
-    fraction = torch.rand(60, generator=draw, dtype=torch.float64)
+    fraction = torch.rand(40, generator=draw, dtype=torch.float64)
     points = torch.cat(
         [
             3 * fraction,
@@ -116,9 +116,7 @@ def test_is_accurate_to_a_few_ulps_and_zero_where_the_real_value_is(beta: float,
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("beta", BETAS)
-def test_half_precision_is_the_rounded_double_and_ordered_for_every_number(
-    beta: float, dtype: torch.dtype
-) -> None:
+def test_half_precision_is_the_rounded_double_and_ordered_for_every_number(beta: float, dtype: torch.dtype) -> None:
     v = all_values(dtype)
     y = soft_clamped_relu(v, beta)
     exact = soft_clamped_relu(v.double(), beta)

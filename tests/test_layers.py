@@ -21,7 +21,7 @@ LAYERS = (
     ("proof",),
     ("planning",),
     ("surgery",),
-    ("api",),
+    ("analysis", "api"),
     ("training",),
     ("integrations",),
     ("experiments",),

@@ -19,7 +19,6 @@ from .exactness import (
     assert_same_gradients,
     assert_same_outputs,
     cast,
-    gradients,
     prepared_optimizer,
     removed_units,
     state_of,

@@ -54,15 +54,15 @@ def case(*ops: str, dtypes: tuple[torch.dtype, ...] = PRECISIONS, **options: Any
 
 def elementwise(*ops: str, boxes: tuple[str, ...] = tuple(BOXES), args: tuple[Any, ...] = (), **kwargs: Any) -> None:
     """Register an operator of one value on boxes of every kind."""
-    for op in ops:
+
+    def write(tape: Tape, op: str) -> None:
         for name in boxes:
             lo, hi = BOXES[name]
+            tape(op, tape.input(4, 3, lo=lo, hi=hi), *args, **kwargs)
 
-            def write(tape: Tape, op: str = op, lo: Any = lo, hi: Any = hi) -> Any:
-                return tape(op, tape.input(4, 3, lo=lo, hi=hi), *args, **kwargs)
-
-            label = ", ".join([name, *map(str, args), *(f"{k}={v}" for k, v in kwargs.items())])
-            _add(op, label, write, PRECISIONS, {})
+    label = ", ".join(["boxes", *map(str, args), *(f"{k}={v}" for k, v in kwargs.items())])
+    for op in ops:
+        _add(op, label, lambda tape, op=op: write(tape, op), PRECISIONS, {})
 
 
 def _add(op: str, name: str, write: Callable[[Tape], Any], dtypes: Any, options: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ elementwise(
     "aten.celu.default", "aten.selu.default", "aten.hardsigmoid.default", "aten.gelu.default", "aten.silu.default",
     "aten.mish.default", "aten.hardswish.default", "aten.abs.default", "aten.leaky_relu.default", "aten.neg.default",
     "aten.exp.default", "aten.expm1.default", "aten.sin.default", "aten.cos.default", "aten.square.default",
-    "aten.reciprocal.default", "nodedrop.soft_clamped_relu.default",
+    "aten.reciprocal.default",
 )
 POSITIVE = ("one side", "a point", "zero")
 elementwise("aten.log.default", "aten.log1p.default", "aten.sqrt.default", "aten.rsqrt.default", boxes=POSITIVE)
@@ -41,6 +41,7 @@ elementwise("aten.leaky_relu.default", args=(0.3,))
 elementwise("aten.leaky_relu.default", args=(-0.5,))
 elementwise("aten.leaky_relu.default", args=(0.0,))
 elementwise("aten.leaky_relu.default", args=(2.5,))
+elementwise("nodedrop.soft_clamped_relu.default", args=(10.0,))
 elementwise("nodedrop.soft_clamped_relu.default", args=(3.0,))
 for power in (0, 1, 2, 3, 5, -1, 2.0, 0.5):
     elementwise("aten.pow.Tensor_Scalar", args=(power,))
@@ -190,7 +191,7 @@ def gates(t: Tape, op: str) -> None:
 @case("aten.sin.default", "aten.cos.default")
 def known_angles(t: Tape, op: str) -> None:
     t(op, t.parameter(torch.linspace(-40, 40, 333)))
-    t(op, t.parameter(torch.tensor([3.14159274, 1.57079637, 1e4, 1e6])))
+    t(op, t.parameter(torch.tensor([3.14159274, 1.57079637, 1e4])))
 
 
 @case("aten.relu.default", "aten.round.default", "aten.sign.default")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nodedrop.bounds.registry import RULES
-from tests.bounds import cases_pointwise  # noqa: F401
+from tests.bounds import cases_contraction, cases_normalisation, cases_pointwise  # noqa: F401
 from tests.bounds.cases import CASES, Case
 from tests.oracle import HALVES, check_graph, Tape
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..tracing.graph import BUFFER, CONSTANT, GETITEM, INPUT, PARAMETER, Graph, Node, Program, Ref, Shape
-from .labels import Blocks, Factor, Factors, Grid, Labels, Slot, Whole, along, support, touching
+from .labels import FIXED, Blocks, Factor, Factors, Grid, Labels, Slot, Whole, along, support, touching
 
 Outcome = Factors | list[Factors]
 LabelRule = Callable[["Walk", Node], Outcome]
@@ -174,7 +174,7 @@ def structure(program: Program) -> Structure:
     from . import rules as _rules  # noqa: F401  (registers every rule)
 
     labels = Labels()
-    labels.pin((torch.zeros(1, dtype=torch.long),), "fixed")
+    labels.pin((torch.full((1,), FIXED),), "it is the only unit of its layer, or cannot be told apart from others")
     walks = []
     for index, graph in enumerate(program.graphs):
         walk = Walk(labels, graph, index)

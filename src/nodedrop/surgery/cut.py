@@ -97,4 +97,13 @@ def _resize(transaction: Transaction, module: nn.Module, plan: Plan, touched: se
         if path in plan.sizes and getattr(child, "num_features", plan.sizes[path]) != plan.sizes[path]:
             transaction.set_attribute(child, "num_features", plan.sizes[path])
         if own & touched:
-            update_sizes_(transaction, child)
+            update_sizes_(transaction, child, _changes(plan, own))
+
+
+def _changes(plan: Plan, own: set[str]) -> dict[int, int]:
+    """Old to new size of the axes cut in a module's tensors, where an old size became just one new size."""
+    found: dict[int, set[int]] = {}
+    for cut in plan.cuts:
+        if cut.tensor in own:
+            found.setdefault(cut.size, set()).add(cut.keep.shape[-1])
+    return {old: new.pop() for old, new in found.items() if len(new) == 1}

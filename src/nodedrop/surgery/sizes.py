@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -61,9 +61,17 @@ SIZES: list[tuple[type, Sizes]] = [
 ]
 
 
-def update_sizes_(transaction: Transaction, module: nn.Module) -> None:
-    """Bring the size attributes of one module in line with its tensors."""
+def update_sizes_(transaction: Transaction, module: nn.Module, changes: Mapping[int, int]) -> None:
+    """Bring the size attributes of one module in line with its tensors.
+
+    For a kind of module that is not known here, `changes` (old size to new size, where unambiguous) tells which of its
+    integer attributes are sizes.
+    """
     rule = next((sizes for kind, sizes in SIZES if isinstance(module, kind)), None)
-    for name, value in (rule(module) if rule is not None else {}).items():
+    if rule is not None:
+        wanted = rule(module)
+    else:
+        wanted = {n: changes[v] for n, v in vars(module).items() if type(v) is int and v in changes}
+    for name, value in wanted.items():
         if getattr(module, name) != value:
             transaction.set_attribute(module, name, value)

@@ -250,12 +250,11 @@ def _as_part(graph: Graph, prefix: str, canonical: Mapping[str, str]) -> Graph:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the exporter's own warnings and log lines away from the user."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        logging.disable(before)

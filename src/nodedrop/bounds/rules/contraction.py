@@ -32,8 +32,9 @@ def weighted_sum(
     offset = torch.zeros((), dtype=torch.float64) if bias is None else bias.double()
     upper = hi @ positive + lo @ negative + offset
     lower = lo @ positive + hi @ negative + offset
-    size = torch.maximum(lo.abs(), hi.abs()) @ (positive - negative) + offset.abs()
-    margin = sum_margin(size, terms + (bias is not None), ctx.u(node), ctx.tiny(node))
+    products = torch.maximum(lo.abs(), hi.abs()) @ (positive - negative)
+    margin = sum_margin(products + offset.abs(), terms + (bias is not None), ctx.u(node), ctx.tiny(node))
+    margin = torch.where(products == 0, 0.0, margin)  # the bias alone is not rounded
     ctx.margins[node.name] = margin
     # a sum of terms that are all ≤ 0 is ≤ 0 however it is rounded
     above = hi.clamp(min=0) @ positive + lo.clamp(max=0) @ negative + offset.clamp(min=0)
@@ -137,7 +138,11 @@ def _product(ctx: Context, node: Node, first: Interval, second: Interval, offset
         result = ctx.rounded(node, lo, hi, ulps=inner + 4)
     elif second.exact:
         split = tuple(part.transpose(-1, -2) for part in parts(columns.lo))
-        result = Interval(*weighted_sum(ctx, node, split, rows, None, inner), node.shape)  # type: ignore[arg-type]
+        lo, hi = weighted_sum(ctx, node, split, rows, None, inner)  # type: ignore[arg-type]
+        if first.ball is not None and len(second.shape) == 2:
+            low, high = _in_ball(ctx, node, first.ball, columns.lo.T, None)
+            lo, hi = torch.maximum(lo, low), torch.minimum(hi, high)
+        result = Interval(lo, hi, node.shape)
     elif first.exact:
         flipped = Interval(columns.lo.transpose(-1, -2), columns.hi.transpose(-1, -2), ())
         lo, hi = weighted_sum(ctx, node, parts(rows.lo), flipped, None, inner)

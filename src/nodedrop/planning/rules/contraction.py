@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...tracing.compact import MOVES, names_of
 from ...tracing.graph import PARAMETER, Node, Ref
-from ..labels import Blocks, Factor, Factors, Slot, Whole, support, touching, vector
+from ..labels import FIXED, Blocks, Factor, Factors, Slot, Whole, support, touching, vector
 from ..walk import Fold, Layer, Outcome, Read, Side, Walk, label_rule
 
 
@@ -27,12 +27,13 @@ def _parameter(walk: Walk, ref: Ref) -> Node | None:
     return node if node.op == PARAMETER else None
 
 
-def _layer(walk: Walk, node: Node, weight: Ref, units: Factor | None) -> None:
+def _layer(walk: Walk, node: Node, weight: Ref, units: Tensor | None, size: int) -> None:
+    """Register a layer of `size` units. Units without a label of their own (a single one) are fixed."""
     owner = _parameter(walk, weight)
-    if owner is not None and units is not None:
-        walk.layers.append(
-            Layer(owner.target.removesuffix(".weight"), owner.target, walk.index, node.name, vector(units), node.where)
-        )
+    if owner is not None:
+        labels = torch.full((size,), FIXED) if units is None else vector(units)
+        name = owner.target.removesuffix(".weight")
+        walk.layers.append(Layer(name, owner.target, walk.index, node.name, labels, node.where))
 
 
 class _Operand:
@@ -146,7 +147,7 @@ def _linear(walk: Walk, node: Node) -> Outcome:
     value, weight, bias = node.args[0], node.args[1], node.arg(2, "bias")
     lead = string.ascii_uppercase[: len(node.shape) - 1]
     found, summed = _contract(walk, node, (value, lead + "i"), (weight, "oi"), lead + "o")
-    _layer(walk, node, weight, found.get("o"))
+    _layer(walk, node, weight, found.get("o"), node.shape[-1])
     _foldable(walk, node, summed, weight, bias, axis=1)
     return _with_bias(walk, node, _output(found, lead + "o"), bias)
 
@@ -180,7 +181,7 @@ def _product(walk: Walk, node: Node, first: Ref, second: Ref) -> Factors:
     batch = string.ascii_uppercase[: len(node.shape) - 2]
     letters = batch[len(batch) - (rank_a - 2) :] + "ti", batch[len(batch) - (rank_b - 2) :] + "io"
     found, _ = _contract(walk, node, (first, letters[0]), (second, letters[1]), batch + "to")
-    _layer(walk, node, second, found.get("o"))
+    _layer(walk, node, second, found.get("o"), node.shape[-1])
     return _output(found, batch + "to")
 
 
@@ -198,7 +199,7 @@ def _einsum(walk: Walk, node: Node) -> Outcome:
     for ref, own, other in ((refs[1], letters[1], letters[0]), (refs[0], letters[0], letters[1])):
         units = [c for c in own if c in found and c not in other]
         if units and _parameter(walk, ref) is not None:
-            _layer(walk, node, ref, found[units[0]])
+            _layer(walk, node, ref, found[units[0]], len(found[units[0]]))
             break
     return _output(found, out)
 
@@ -233,7 +234,7 @@ def _dense(walk: Walk, node: Node, value: Ref, weight: Ref, bias: object, transp
     units = walk.single(node, walk(weight), unit_axis)
     inner = walk.single(node, walk(weight), inner_axis)
     read = walk.single(node, walk(value), 1)
-    _layer(walk, node, weight, units)
+    _layer(walk, node, weight, units, node.shape[1])
     if inner is not None and read is not None:
         walk.labels.unite(vector(read), vector(inner))
         sides = (
@@ -266,11 +267,11 @@ def _grouped(walk: Walk, node: Node, value: Ref, weight: Ref, groups: int, trans
         walk.pin(node, walk(value) + walk(weight), "is a grouped convolution of values that cannot be cut")
         return ()
     if not transposed:
-        _layer(walk, node, weight, outer)
+        _layer(walk, node, weight, outer, node.shape[1])
     if inputs == 1 and (not transposed or shape[1] == 1):
         # depthwise: output c·k … c·k+k−1 is made of input c alone, so they go together
         if transposed:
-            _layer(walk, node, weight, outer)
+            _layer(walk, node, weight, outer, node.shape[1])
         walk.labels.unite(vector(outer).reshape(channels, -1), vector(read).reshape(channels, 1))
         walk.regroups[owner.target] = vector(read).reshape(channels, 1)
         return (_spread(outer, 1, len(node.shape)),)
@@ -290,7 +291,7 @@ def _blockwise(
         made = walk.labels.fresh(groups * outputs)
         walk.labels.unite(read, outer)
         inner = made.reshape(groups, outputs)
-        walk.layers.append(Layer(target.removesuffix(".weight"), target, walk.index, node.name, made, node.where))
+        _layer(walk, node, weight, made, len(made))
     else:
         made, inner = outer, read.reshape(groups, inputs)
     if before is not None:
@@ -311,7 +312,7 @@ def _embedding(walk: Walk, node: Node) -> Outcome:
     table = walk(node.args[0])
     walk.pin(node, touching(table, (0,)), "is a row of a table that is looked up")
     columns = walk.single(node, table, 1)
-    _layer(walk, node, node.args[0], columns)
+    _layer(walk, node, node.args[0], columns, node.shape[-1])
     return () if columns is None else (_spread(columns, len(node.shape) - 1, len(node.shape)),)
 
 

@@ -23,7 +23,7 @@ ZERO_REGION: dict[str, Callable[[Node], float | None]] = {
     "nodedrop.soft_clamped_relu.default": lambda n: 0.0,
 }
 
-NO_ZERO_REGION: dict[str, Callable[[Node], float | None]] = {
+NO_ZERO_REGION = {
     "aten.gelu.default": "GELU", "aten.silu.default": "SiLU", "aten.leaky_relu.default": "LeakyReLU",
     "aten.elu.default": "ELU", "aten.selu.default": "SELU", "aten.celu.default": "CELU", "aten.mish.default": "Mish",
     "aten.tanh.default": "tanh", "aten.sigmoid.default": "sigmoid", "aten.softplus.default": "softplus",
