@@ -211,7 +211,12 @@ def ascend(
     for step in range(steps):
         inputs = source.at(fractions)
         leaves = [inputs[name].requires_grad_() for name in fractions]
-        values = execute(graph, tensors, inputs)
+        try:
+            values = execute(graph, tensors, inputs)
+        except RuntimeError as error:
+            if "derivative" in str(error):
+                return
+            raise
         picked = picked or _target(graph, values, random)
         if picked is None:
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -37,17 +36,15 @@ def planted(entry: Entry, dtype: torch.dtype) -> tuple[nn.Module, Inputs, dict[s
     return model.to(dtype), cast(entry.inputs(torch.Generator().manual_seed(0)), dtype), expected
 
 
-def options(entry: Entry, example: Inputs) -> dict[str, Any]:
-    """Batch norm with |γ| > 0 is dead in training mode for batches of a known size only."""
-    faint = any(item.how == "faint" for item in entry.plants)
-    return {"batch_size": len(values(example)[0])} if faint else {}
+# Planted ones that fire all the same, or are dead for batches of a known size only.
+FIRING = ("saturate", "faint")
 
 
 def assert_planted_units_go(ledger: nd.Ledger, entry: Entry, expected: dict[str, set[int]]) -> None:
     assert removed_units(ledger) == expected
     pinned = {(unit.layer, unit.index) for unit in ledger.units if unit.status == "pinned"}
     for item in entry.plants:
-        for layer in item.stays:
+        for layer in item.stays if item.how not in FIRING else ():
             assert {(layer, unit) for unit in item.at(layer)} <= pinned
     for account in ledger.analysis.accounts:
         if account.layer in entry.pinned_layers:
@@ -91,11 +88,11 @@ def assert_state_sliced(
 def test_exact_in_double_precision(name: str) -> None:
     entry = ZOO[name]
     model, example, expected = planted(entry, torch.float64)
-    before, chosen = copy.deepcopy(model), options(entry, example)
+    before = copy.deepcopy(model)
     optimizer = prepared_optimizer(model, example)
     parameters, state = list(model.parameters()), state_of(model, optimizer)
 
-    ledger = nd.compact_(model, example, entry.domain, optimizer=optimizer, **chosen)
+    ledger = nd.compact_(model, example, entry.domain, optimizer=optimizer)
 
     assert_planted_units_go(ledger, entry, expected)
     assert_accounted(ledger, widths(before), widths(model))
@@ -106,7 +103,7 @@ def test_exact_in_double_precision(name: str) -> None:
     assert_state_sliced(model, optimizer, state, index)
     assert_same_outputs(before, model, entry, example)
     assert_same_gradients(before, model, example, index)
-    again = nd.compact_(model, example, entry.domain, **chosen)
+    again = nd.compact_(model, example, entry.domain)
     assert removed_units(again) == {}
 
 
@@ -115,7 +112,23 @@ def test_exact_in_single_precision(name: str) -> None:
     entry = ZOO[name]
     model, example, expected = planted(entry, torch.float32)
     before = copy.deepcopy(model)
-    ledger = nd.compact_(model, example, entry.domain, **options(entry, example))
+    ledger = nd.compact_(model, example, entry.domain)
     assert_planted_units_go(ledger, entry, expected)
     assert_accounted(ledger, widths(before), widths(model))
+    assert_same_outputs(before, model, entry, example)
+
+
+FAINT = [name for name, entry in ZOO.items() if any(item.how == "faint" for item in entry.plants)]
+
+
+@pytest.mark.parametrize("name", FAINT)
+def test_declared_batch_size_lets_faint_units_go(name: str) -> None:
+    entry = ZOO[name]
+    model, example, expected = planted(entry, torch.float64)
+    for item in entry.plants:
+        for layer in item.stays if item.how == "faint" else ():
+            expected.setdefault(layer, set()).update(item.at(layer))
+    before = copy.deepcopy(model)
+    ledger = nd.compact_(model, example, entry.domain, batch_size=len(values(example)[0]))
+    assert removed_units(ledger) == expected
     assert_same_outputs(before, model, entry, example)

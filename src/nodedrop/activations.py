@@ -21,8 +21,8 @@ SOFT_CLAMPED_RELU_ULPS = 8
 """The computed σ(v) lies within this many ulps of the real one however small, and is 0 wherever that is.
 
 Subnormals aside. So the computed function never falls by more than twice as much where the real one rises.
-With MKL on x86 it was not seen to fall at all: over all values of float16 and bfloat16, and over all of float32
-for β = 10, where the error is at most 1.5 ulps.
+With MKL on x86 it was not seen to fall at all: over all values of float16 and bfloat16, and over all of
+float32 for β = 10, where the error is at most 1.5 ulps.
 """
 
 # Values per thread and block: few enough to stay in cache between passes, enough to hide the calls.

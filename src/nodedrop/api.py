@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from .analysis import Analysis, Ledger
 from .bounds import bound
 from .bounds.domain import boxes
-from .errors import CollapseError, CutError, InputError, NodeDropError, TraceError
+from .errors import CollapseError, CutError, InputError
 from .planning import Plan, Structure, account, plan, structure
 from .proof import Certificates, Evidence, observe, prove
 from .surgery import Transaction, compare, cut_, outputs
@@ -271,15 +271,13 @@ def _usable(module: nn.Module) -> nn.Module:
 
 
 def _traced(module: nn.Module, example_inputs: Any) -> Program:
+    """The program of a module that runs on the example: the exporter alone would accept some that do not."""
     try:
-        return trace(module, example_inputs)
-    except TraceError:
-        try:
-            outputs(module, example_inputs)
-        except NodeDropError as error:
-            shapes = [tuple(v.shape) for v in _tensor_inputs(example_inputs)]
-            raise InputError(f"the model does not run on the example inputs of shape {shapes}: {error}") from None
-        raise
+        outputs(module, example_inputs)
+    except CutError as error:
+        shapes = [tuple(v.shape) for v in _tensor_inputs(example_inputs)]
+        raise InputError(f"the model does not run on the example inputs of shape {shapes}: {error}") from None
+    return trace(module, example_inputs)
 
 
 def _tensor_inputs(example_inputs: Any) -> list[Tensor]:

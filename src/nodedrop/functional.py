@@ -66,17 +66,8 @@ def upper_bound(
     tensor([-0.2500,  0.1250])
     """
     units = _split_units(weight, groups, transposed).double()
-    low, high = _spread_inputs(lo, units, "lo"), _spread_inputs(hi, units, "hi")
-    if not bool((low <= high).all()):
-        raise InputError("lo must not exceed hi, and neither may be NaN.")
-    if transposed or (padded and weight.dim() > 2):
-        low, high = low.clamp(max=0), high.clamp(min=0)
-    if weak:
-        low, high = torch.minimum(low, -high), torch.maximum(high, -low)
-    rising, falling = torch.relu(units), torch.relu(-units)
-    # A zero weight shuts out even an unbounded input.
-    reach = rising * high.where(rising > 0, 0.0) - falling * low.where(falling > 0, 0.0)
-    return (reach.sum(dim=(2, 3)).flatten() + _unit_bias(bias, units)).to(weight.dtype)
+    box = _read_box(lo, hi, units, reads_zero=transposed or (padded and weight.dim() > 2))
+    return _box_maximum(units, bias, *box, weak=weak).to(weight.dtype)
 
 
 def condition(
@@ -100,11 +91,9 @@ def condition(
     tensor([ True, False])
     """
     with torch.no_grad():
-        wide = None if bias is None else bias.double()
-        bound = upper_bound(
-            weight.double(), wide, lo, hi, groups=groups, transposed=transposed, weak=weak, padded=padded
-        )
-        return bound <= 0
+        units = _split_units(weight, groups, transposed).double()
+        box = _read_box(lo, hi, units, reads_zero=transposed or (padded and weight.dim() > 2))
+        return _box_maximum(units, bias, *box, weak=weak) <= 0
 
 
 def condition_bn(gamma: Tensor, beta: Tensor, m: float, *, weak: bool = False) -> Tensor:
@@ -331,6 +320,22 @@ def _spread_inputs(values: PerInput, units: Tensor, name: str) -> Tensor:
     return spread.expand(inputs).reshape(units.shape[0], 1, units.shape[2], 1)
 
 
+def _read_box(lo: PerInput, hi: PerInput, units: Tensor, *, reads_zero: bool) -> tuple[Tensor, Tensor]:
+    low, high = _spread_inputs(lo, units, "lo"), _spread_inputs(hi, units, "hi")
+    if not bool((low <= high).all()):
+        raise InputError("lo must not exceed hi, and neither may be NaN.")
+    return (low.clamp(max=0), high.clamp(min=0)) if reads_zero else (low, high)
+
+
+def _box_maximum(units: Tensor, bias: Tensor | None, low: Tensor, high: Tensor, *, weak: bool) -> Tensor:
+    if weak:
+        low, high = torch.minimum(low, -high), torch.maximum(high, -low)
+    rising, falling = torch.relu(units), torch.relu(-units)
+    # A zero weight shuts out even an unbounded input.
+    reach = rising * high.where(rising > 0, 0.0) - falling * low.where(falling > 0, 0.0)
+    return reach.sum(dim=(2, 3)).flatten() + _unit_bias(bias, units)
+
+
 def _unit_bias(bias: Tensor | None, units: Tensor) -> Tensor:
     """Return the bias per unit in the arithmetic of `units`; a missing one is zero."""
     count = units.shape[0] * units.shape[1]
@@ -343,10 +348,8 @@ def _unit_bias(bias: Tensor | None, units: Tensor) -> Tensor:
 
 def _check_norm_sizes(gamma: Tensor, beta: Tensor, m: float) -> None:
     if gamma.dim() != 1 or gamma.shape != beta.shape:
-        raise InputError(
-            f"gamma and beta must hold one number per unit, got shapes {tuple(gamma.shape)} "
-            f"and {tuple(beta.shape)}."
-        )
+        shapes = f"{tuple(gamma.shape)} and {tuple(beta.shape)}"
+        raise InputError(f"gamma and beta must hold one number per unit, got shapes {shapes}.")
     if not 1 <= m < math.inf:
         raise InputError(f"m must be the number of values per channel in a batch, at least 1, got {m}.")
 

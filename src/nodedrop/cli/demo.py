@@ -32,7 +32,8 @@ class DemoNet(nn.Module):
         x = x + self.act(self.branch(x))
         x = self.act(self.wide(torch.relu(self.depthwise(x))))
         x = nn.functional.max_pool2d(x, 4).flatten(1)
-        return self.head(self.act(self.hidden(x)))
+        logits: Tensor = self.head(self.act(self.hidden(x)))
+        return logits
 
 
 @dataclass(frozen=True)

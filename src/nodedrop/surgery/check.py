@@ -54,7 +54,8 @@ def outputs(module: nn.Module, example_inputs: Any) -> dict[str, list[Tensor]]:
             try:
                 result = module(*args, **kwargs)
             except Exception as error:
-                raise CutError(f"the forward pass fails in {mode} mode: {type(error).__name__}: {error}") from error
+                reason = " ".join(str(error).split())[:300]
+                raise CutError(f"the forward pass fails in {mode} mode: {type(error).__name__}: {reason}") from error
             found[mode] = [leaf.detach().clone() for leaf in tree_leaves(_plain(result)) if isinstance(leaf, Tensor)]
     return found
 

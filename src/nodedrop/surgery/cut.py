@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import CutError
+from ..errors import CutError, InputError
 from ..planning import Cut, Folding, Plan
 from ..tracing.graph import canonical_names, tensors_of
 from .sizes import update_sizes_
@@ -52,7 +52,7 @@ def _slice_everywhere(
             if not isinstance(value, Tensor) or value.numel() <= 1:
                 continue
             if value.shape != before:
-                raise CutError(
+                raise InputError(
                     f"{type(optimizer).__name__} keeps '{key}' of shape {tuple(value.shape)} for '{name}', which has "
                     f"shape {tuple(before)}: nodedrop can carry only state of the parameter's own shape along"
                 )

@@ -6,8 +6,9 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import torch
@@ -249,11 +250,11 @@ def _as_part(graph: Graph, prefix: str, canonical: Mapping[str, str]) -> Graph:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's own warnings and log lines away from the user."""
+    """Keep the exporter's own warnings, log lines and graph dumps away from the user."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

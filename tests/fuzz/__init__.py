@@ -1,0 +1,1 @@
+"""Random networks with random dead units."""

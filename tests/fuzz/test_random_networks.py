@@ -1,0 +1,109 @@
+"""Random networks, compacted: the same results in both modes, and no certificate that a sample refutes.
+
+NODEDROP_FUZZ sets how many networks are tried, with fresh ones each time; without it the same 300 are.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import nodedrop as nd
+from tests.exactness import assert_accounted, corners, difference, run, widths
+
+from .generator import Description, Networks, Residual, Unit, descriptions, example
+
+TOGETHER, SHARDS = 5, 4
+WANTED = int(os.environ.get("NODEDROP_FUZZ", "300"))
+RANDOMIZED = "NODEDROP_FUZZ" in os.environ
+TOLERANCE = 1e-12
+
+Seen = dict[str, tuple[Tensor, Tensor]]
+
+
+def inputs_of(drawn: list[Description], generator: torch.Generator) -> Iterator[tuple[Tensor, ...]]:
+    """Random inputs and corners of the domains."""
+    domain = [description.domain for description in drawn]
+    for _ in range(2):
+        inputs = tuple(example(description, generator) for description in drawn)
+        yield inputs
+        yield from corners(inputs, domain, generator)
+
+
+def watched(model: nn.Module) -> dict[str, tuple[nn.Module, int]]:
+    """Layers with the activation that their units meet first, and the axis of units there."""
+    found: dict[str, tuple[nn.Module, int]] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, Unit) and not isinstance(module.act, nn.Identity):
+            found[f"{path}.layer"] = (module.act, module.axis)
+        if isinstance(module, Residual) and module.behind and not isinstance(module.act, nn.Identity):
+            found[f"{path}.second.layer"] = (module.act, module.axis)
+    return found
+
+
+def watch(model: nn.Module) -> Seen:
+    """Fills up, run by run, with the largest value that entered each unit's activation and |value| that left it."""
+    seen: Seen = {}
+
+    def record(name: str, axis: int, entering: Tensor, leaving: Tensor) -> None:
+        tops = [t.movedim(axis, 0).flatten(1).amax(1) for t in (entering.detach(), leaving.detach().abs())]
+        if name in seen:
+            tops = [torch.maximum(old, new) for old, new in zip(seen[name], tops, strict=True)]
+        seen[name] = (tops[0], tops[1])
+
+    for name, (act, axis) in watched(model).items():
+        act.register_forward_hook(lambda _, args, out, name=name, axis=axis: record(name, axis, args[0], out))
+    return seen
+
+
+def assert_certificates_hold(ledger: nd.Ledger, seen: Seen) -> None:
+    """What entered an activation never exceeds its bound, and a unit bounded by zero never fired."""
+    for unit in ledger.units:
+        if unit.layer not in seen or unit.bound is None:
+            continue
+        entered, left = (float(top[unit.index]) for top in seen[unit.layer])
+        assert entered <= unit.bound, f"{unit.layer}[{unit.index}] reached {entered}, bound {unit.bound}"
+        if unit.certificate is not None and unit.certificate.kind == "dead" and unit.bound <= -3.0:
+            assert left == 0.0, f"{unit.layer}[{unit.index}] is certified dead and gave {left}"
+
+
+def check(drawn: list[Description]) -> None:
+    """Compact some networks together and compare each with what it was."""
+    model = Networks(drawn)
+    before = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(0)
+    samples = list(inputs_of(drawn, generator))
+    ledger = nd.compact_(model, samples[0], [d.domain for d in drawn], on_collapse="keep")
+    assert_accounted(ledger, widths(before), widths(model))
+    seen = watch(before)
+    for mode in ("eval", "train"):
+        with torch.no_grad():
+            for inputs in samples:
+                gap = difference(run(before, inputs, mode), run(model, inputs, mode))
+                assert gap <= TOLERANCE, f"{mode} mode: outputs differ by {gap:.1e}"
+    assert_certificates_hold(ledger, seen)
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+@settings(
+    max_examples=-(-WANTED // (TOGETHER * SHARDS)),
+    deadline=None,
+    derandomize=not RANDOMIZED,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(drawn=st.lists(descriptions(), min_size=TOGETHER, max_size=TOGETHER))
+def test_random_networks(shard: int, drawn: list[Description]) -> None:
+    try:
+        check(drawn)
+    except Exception:
+        for description in drawn:  # the one that fails by itself says more
+            check([description])
+        raise

@@ -1,0 +1,421 @@
+"""The NodeDrop condition and the penalties, against plain loops and against the layers themselves."""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from nodedrop.errors import InputError
+from nodedrop.functional import (
+    NORM_PENALTY_FORMS,
+    PENALTY_FORMS,
+    condition,
+    condition_bn,
+    penalty,
+    penalty_bn,
+    penalty_ln,
+    soft_clamped_relu,
+    upper_bound,
+)
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "dense": lambda: nn.Linear(5, 6),
+    "conv1d": lambda: nn.Conv1d(4, 6, 3, padding=1),
+    "conv2d": lambda: nn.Conv2d(4, 6, 3, stride=2, padding=2),
+    "conv2d unpadded": lambda: nn.Conv2d(4, 6, (2, 3)),
+    "conv2d grouped": lambda: nn.Conv2d(4, 6, 3, groups=2, padding=1),
+    "conv2d depthwise": lambda: nn.Conv2d(4, 8, 3, groups=4, dilation=2, padding=1),
+    "conv3d": lambda: nn.Conv3d(2, 3, 2, padding=1),
+    "conv3d grouped": lambda: nn.Conv3d(4, 6, (1, 2, 2), groups=2),
+    "transposed 1d": lambda: nn.ConvTranspose1d(4, 3, 3, stride=2),
+    "transposed 2d": lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1),
+    "transposed 2d grouped": lambda: nn.ConvTranspose2d(4, 6, 3, groups=2),
+    "transposed 3d grouped": lambda: nn.ConvTranspose3d(4, 4, 2, groups=2, stride=2),
+}
+
+REFERENCE: dict[str, Callable[[list[float], float, float], float]] = {
+    "paper": lambda w, b, C: sum(max(x, 0.0) for x in w) + abs(b + C),
+    "one-sided": lambda w, b, C: sum(max(x, 0.0) for x in w) + max(b + C, 0.0),
+    "distance": lambda w, b, C: abs(sum(max(x, 0.0) for x in w) + b),
+    "unbounded": lambda w, b, C: sum(max(x, 0.0) for x in w) + b,
+    "shifted": lambda w, b, C: abs(sum(max(x, 0.0) for x in w) + b + C),
+    "l2": lambda w, b, C: sum(x * x for x in w) + b * b,
+    "l2-shifted": lambda w, b, C: sum(x * x for x in w) + (b + C) ** 2,
+}
+
+
+class Case:
+    """A layer with random weights in float64, and its units spelled out as lists of (input, weight)."""
+
+    def __init__(self, name: str) -> None:
+        self.layer = LAYERS[name]().double()
+        for parameter in self.layer.parameters():
+            nn.init.normal_(parameter)
+        self.weight: Tensor = self.layer.weight.detach()
+        self.bias: Tensor = self.layer.bias.detach()
+        self.groups: int = getattr(self.layer, "groups", 1)
+        self.transposed: bool = getattr(self.layer, "transposed", False)
+        self.rank = self.weight.dim() - 2
+        self.inputs: int = self.weight.shape[0] if self.transposed else self.weight.shape[1] * self.groups
+        self.options = {"groups": self.groups, "transposed": self.transposed}
+
+    def units(self) -> Iterator[tuple[list[tuple[int, float]], float]]:
+        for unit in range(len(self.bias)):
+            group = unit // (len(self.bias) // self.groups)
+            width = self.inputs // self.groups
+            terms = []
+            for j in range(width):
+                source = group * width + j
+                if self.transposed:
+                    kernel = self.weight[source, unit % (len(self.bias) // self.groups)]
+                else:
+                    kernel = self.weight[unit, j]
+                terms += [(source, w) for w in kernel.flatten().tolist()]
+            yield terms, float(self.bias[unit])
+
+    def draw_inputs(self, lo: Tensor, hi: Tensor) -> Tensor:
+        """Corner and inner points of the box, one row per sample."""
+        shape = (64, self.inputs, *[5] * self.rank)
+        box = [1, self.inputs, *[1] * self.rank]
+        share = torch.rand(shape, dtype=torch.float64)
+        share[:48] = share[:48].round()
+        share[0], share[1] = 0, 1
+        return lo.reshape(box) + share * (hi - lo).reshape(box)
+
+    def responses(self, x: Tensor) -> Tensor:
+        """Pre-activations, [unit, everything else]."""
+        with torch.no_grad():
+            return self.layer(x).transpose(0, 1).flatten(1)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=list(LAYERS))
+def case(request: pytest.FixtureRequest) -> Case:
+    return Case(request.param)
+
+
+def random_box(inputs: int, low: float = -1.0) -> tuple[Tensor, Tensor]:
+    lo = low + torch.rand(inputs, dtype=torch.float64)
+    return lo, lo + torch.rand(inputs, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("low", [None, -1.5, -0.5, 0.5])
+@pytest.mark.parametrize("padded", [True, False])
+def test_bound_is_the_sum_of_the_larger_products(case: Case, low: float | None, padded: bool) -> None:
+    box = () if low is None else random_box(case.inputs, low)
+    lo, hi = box or (torch.zeros(case.inputs), torch.ones(case.inputs))
+    if case.transposed or (padded and case.rank):
+        lo, hi = lo.clamp(max=0), hi.clamp(min=0)
+    strong, weak = [], []
+    for terms, b in case.units():
+        ends = [(w * float(lo[i]), w * float(hi[i])) for i, w in terms]
+        strong.append(sum(map(max, ends)) + b)
+        weak.append(sum(max(abs(low), abs(high)) for low, high in ends) + b)
+    for expected, form in ((strong, False), (weak, True)):
+        bound = upper_bound(case.weight, case.bias, *box, weak=form, padded=padded, **case.options)
+        torch.testing.assert_close(bound, torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("low", [-1.5, -0.5, 0.5])
+@pytest.mark.parametrize("weak", [False, True])
+def test_no_input_of_the_box_exceeds_the_bound(case: Case, low: float, weak: bool) -> None:
+    for _ in range(10):
+        lo, hi = random_box(case.inputs, low)
+        bound = upper_bound(case.weight, case.bias, lo, hi, weak=weak, **case.options)
+        reached = case.responses(case.draw_inputs(lo, hi)).amax(dim=1)
+        assert bool((reached <= bound + 1e-12).all())
+
+
+def test_certified_units_are_zero_on_corners_and_inside(case: Case) -> None:
+    lo, hi = random_box(case.inputs, 0.2)
+    margin = upper_bound(case.weight, torch.zeros_like(case.bias), lo, hi, **case.options)
+    even = torch.arange(len(case.bias)) % 2 == 0
+    with torch.no_grad():
+        case.layer.bias.copy_(torch.where(even, -margin - 1e-9, -margin + 1e-3))
+    dead = condition(case.weight, case.layer.bias, lo, hi, **case.options)
+    assert dead.dtype == torch.bool
+    assert dead.tolist() == even.tolist()
+    y = soft_clamped_relu(case.responses(case.draw_inputs(lo, hi)))
+    assert bool((y[dead] == 0).all())
+
+
+eighths = st.integers(-16, 16).map(lambda n: n / 8)
+
+
+@given(st.data())
+def test_condition_holds_exactly_if_no_corner_of_the_box_fires(data: st.DataObject) -> None:
+    inputs = data.draw(st.integers(1, 6))
+    row = st.lists(eighths, min_size=inputs, max_size=inputs)
+    w, ends = data.draw(row), [sorted(pair) for pair in zip(data.draw(row), data.draw(row), strict=True)]
+    b = data.draw(st.integers(-30, 8).map(lambda n: n / 8))
+    highest = max(sum(map(float.__mul__, w, corner)) + b for corner in itertools.product(*ends))
+    lo, hi = [end[0] for end in ends], [end[1] for end in ends]
+    weight, bias = torch.tensor([w]), torch.tensor([b])
+    assert upper_bound(weight, bias, lo, hi).item() == highest
+    assert condition(weight, bias, lo, hi).item() == (highest <= 0)
+    if condition(weight, bias, lo, hi, weak=True).item():
+        assert condition(weight, bias, lo, hi).item()
+
+
+@pytest.mark.parametrize("low", [-1.5, -0.5, 0.5])
+def test_dense_units_that_are_not_certified_fire_at_a_corner(low: float) -> None:
+    weight, bias = torch.randn(200, 7, dtype=torch.float64), torch.randn(200, dtype=torch.float64) - 2
+    lo, hi = random_box(7, low)
+    corner = torch.where(weight > 0, hi, lo)
+    fires = (weight * corner).sum(dim=1) + bias > 1e-12
+    alive = ~condition(weight, bias, lo, hi)
+    assert fires.tolist() == alive.tolist()
+    assert 0 < int(alive.sum()) < 200
+
+
+def test_unpadded_convolution_reaches_its_bound() -> None:
+    case = Case("conv2d unpadded")
+    lo, hi = random_box(case.inputs, 0.5)
+    bound = upper_bound(case.weight, case.bias, lo, hi, padded=False)
+    box = [1, case.inputs, 1, 1]
+    patches = torch.where(case.weight > 0, hi.reshape(box), lo.reshape(box))
+    torch.testing.assert_close(case.responses(patches).diagonal(), bound)
+
+
+def test_bound_keeps_the_dtype_and_sums_in_double() -> None:
+    weight = torch.tensor([[2048.0] + [0.5] * 8])
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        bound = upper_bound(weight.to(dtype), torch.tensor([-2051.0]).to(dtype))
+        assert bound.dtype == dtype
+    assert condition(weight.half(), torch.tensor([-2050.0]).half()).tolist() == [False]
+    assert condition(weight.half(), torch.tensor([-2052.0]).half()).tolist() == [True]
+
+
+def test_zero_weights_shut_out_unbounded_inputs() -> None:
+    box = ([-math.inf, 0.0], [math.inf, 1.0])
+    weight = torch.tensor([[0.0, -1.0]], requires_grad=True)
+    bound = upper_bound(weight, None, *box)
+    assert bound.tolist() == [0.0]
+    (grad,) = torch.autograd.grad(bound.sum(), weight)
+    assert grad.tolist() == [[0.0, 0.0]]
+    assert upper_bound(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), None, *box).tolist() == [math.inf, math.inf]
+
+
+def test_nan_and_infinite_weights_are_never_certified() -> None:
+    weight = torch.tensor([[math.nan, -1.0], [math.inf, -math.inf], [-1.0, -1.0]])
+    assert condition(weight, torch.tensor([-1.0, -1.0, math.nan])).tolist() == [False, False, False]
+
+
+def test_bound_is_differentiable(case: Case) -> None:
+    lo, hi = random_box(case.inputs)
+    weight, bias = case.weight.clone().requires_grad_(), case.bias.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda w, b: upper_bound(w, b, lo, hi, **case.options), (weight, bias))
+
+
+@pytest.mark.parametrize("m", [2, 5, 50])
+def test_batch_norm_condition_covers_every_batch_and_is_tight(m: int) -> None:
+    norm = nn.BatchNorm1d(400, eps=1e-30).double()
+    nn.init.normal_(norm.weight)
+    nn.init.uniform_(norm.bias, -2 * math.sqrt(m), 1)
+    dead = condition_bn(norm.weight, norm.bias, m)
+    weak = condition_bn(norm.weight, norm.bias, m, weak=True)
+    assert 0 < int(weak.sum()) <= int(dead.sum()) < 400
+    assert not bool((weak & ~dead).any())
+    # One value far from all the others, on the side of γ, lies √(m−1) deviations out.
+    batch = torch.zeros(m, 400, dtype=torch.float64)
+    batch[0] = norm.weight.detach().sign()
+    with torch.no_grad():
+        assert ((norm(batch).amax(dim=0) > 1e-9) == ~dead).all()
+        for size in range(2, m + 1):
+            y = torch.relu(norm(torch.randn(size, 400, dtype=torch.float64)))
+            assert bool((y[:, dead] == 0).all())
+
+
+def test_batch_norm_condition_counts_positions_of_a_convolution() -> None:
+    norm = nn.BatchNorm2d(1, eps=1e-30).double()
+    batch = torch.zeros(2, 1, 3, 3, dtype=torch.float64)
+    batch[0, 0, 0, 0] = 1
+    highest = float(norm(batch).amax().detach())
+    assert highest == pytest.approx(math.sqrt(2 * 3 * 3 - 1))
+    gamma, beta = torch.ones(1), torch.tensor([-highest + 0.1])
+    assert condition_bn(gamma, beta, m=2).item()
+    assert not condition_bn(gamma, beta, m=2 * 3 * 3).item()
+
+
+def test_table_of_forms_is_complete_and_documented() -> None:
+    assert set(PENALTY_FORMS) == set(REFERENCE)
+    assert set(NORM_PENALTY_FORMS) == {"paper", "one-sided"}
+    for form in [*PENALTY_FORMS.values(), *NORM_PENALTY_FORMS.values()]:
+        assert form.formula
+        assert form.reason
+
+
+@pytest.mark.parametrize("form", PENALTY_FORMS)
+@pytest.mark.parametrize("C", [1.0, 0.25, 10.0])
+def test_penalty_is_the_sum_over_units(case: Case, form: str, C: float) -> None:
+    expected = sum(REFERENCE[form]([w for _, w in terms], b, C) for terms, b in case.units())
+    computed = penalty(case.weight, case.bias, C=C, form=form, **case.options)
+    assert computed.shape == ()
+    assert computed.item() == pytest.approx(expected)
+    without = sum(REFERENCE[form]([w for _, w in terms], 0.0, C) for terms, _ in case.units())
+    assert penalty(case.weight, C=C, form=form, **case.options).item() == pytest.approx(without)
+
+
+@pytest.mark.parametrize("form", PENALTY_FORMS)
+def test_penalty_weighs_each_input_by_its_largest_value(case: Case, form: str) -> None:
+    hi = torch.rand(case.inputs, dtype=torch.float64) * 3
+    expected = sum(REFERENCE[form]([w * float(hi[i]) for i, w in terms], b, 1.0) for terms, b in case.units())
+    computed = penalty(case.weight, case.bias, form=form, hi=hi, **case.options)
+    assert computed.item() == pytest.approx(expected)
+    if form == "unbounded":
+        bound = upper_bound(case.weight, case.bias, 0.0, hi, **case.options)
+        assert computed.item() == pytest.approx(float(bound.sum()))
+
+
+@pytest.mark.parametrize("form", PENALTY_FORMS)
+def test_penalty_gradients(case: Case, form: str) -> None:
+    weight, bias = case.weight.clone().requires_grad_(), case.bias.clone().requires_grad_()
+    hi = torch.rand(case.inputs, dtype=torch.float64) + 0.5
+    for scale in (None, hi):
+        term = functools.partial(penalty, form=form, hi=scale, **case.options)
+        assert torch.autograd.gradcheck(term, (weight, bias))
+
+
+@given(st.lists(eighths, min_size=1, max_size=6), eighths, st.integers(1, 16).map(lambda n: n / 8))
+def test_paper_and_shifted_agree_while_a_unit_is_on(w: list[float], b: float, C: float) -> None:
+    weight, bias = torch.tensor([w]), torch.tensor([b])
+    paper, shifted = (penalty(weight, bias, C=C, form=form).item() for form in ("paper", "shifted"))
+    assert shifted <= paper
+    if b + C >= 0:
+        assert paper == shifted
+
+
+def descend(form: str, steps: int) -> tuple[Tensor, Tensor]:
+    """Follow a penalty alone downhill, from one unit that fires."""
+    weight = torch.tensor([[0.5, -0.5, 0.25]], requires_grad=True)
+    bias = torch.tensor([0.25], requires_grad=True)
+    optimizer = torch.optim.SGD([weight, bias], lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        penalty(weight, bias, form=form).backward()
+        optimizer.step()
+    return upper_bound(weight, bias).detach(), bias.detach()
+
+
+def test_descent_shows_the_papers_argument() -> None:
+    for form in ("paper", "one-sided", "shifted"):
+        bound, bias = descend(form, 500)
+        assert bound.item() == pytest.approx(-1, abs=0.05), form
+        assert bias.item() >= -1.05
+    assert descend("distance", 500)[0].item() == pytest.approx(0, abs=0.05)
+    assert descend("unbounded", 500)[1].item() == pytest.approx(0.25 - 5, abs=0.05)
+    assert descend("l2", 500)[0].item() > 0
+
+
+def test_half_precision_penalties_are_summed_in_float32() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        weight = torch.full((300, 300), 1.0, dtype=dtype)
+        total = penalty(weight, torch.zeros(300, dtype=dtype))
+        assert total.dtype == torch.float32
+        assert total.item() == 300 * 300 + 300
+        ones = torch.ones(300, dtype=dtype)
+        assert penalty_bn(ones, ones, 2**20).dtype == torch.float32
+        assert penalty_bn(ones, ones, 2**20).item() == 300 * (1024 + 2)
+
+
+@pytest.mark.parametrize("m", [1, 64, 100.0])
+@pytest.mark.parametrize("C", [1.0, 0.25])
+def test_batch_norm_penalties(m: float, C: float) -> None:
+    gamma, beta = torch.randn(2, 9, dtype=torch.float64)
+    pairs = list(zip(gamma.tolist(), beta.tolist(), strict=True))
+    two_sided = sum(abs(g) * math.sqrt(m) + abs(b + C) for g, b in pairs)
+    one_sided = sum(max(abs(g) * math.sqrt(m) + b + C, 0.0) for g, b in pairs)
+    assert penalty_bn(gamma, beta, m, C=C).item() == pytest.approx(two_sided)
+    assert penalty_bn(gamma, beta, m, C=C, form="one-sided").item() == pytest.approx(one_sided)
+    leaves = (gamma.clone().requires_grad_(), beta.clone().requires_grad_())
+    for form in NORM_PENALTY_FORMS:
+        assert torch.autograd.gradcheck(functools.partial(penalty_bn, m=m, form=form), leaves)
+
+
+def norm_case(affine: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    weight, bias = torch.randn(6, 8, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
+    if not affine:
+        return weight, bias, None, None
+    return weight, bias, torch.randn(8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize("affine", [False, True])
+def test_layer_norm_penalties_measure_the_highest_response(affine: bool, rms: bool) -> None:
+    weight, bias, scale, offset = norm_case(affine)
+    gain = weight if scale is None else weight * scale
+    best = gain if rms else gain - gain.mean(dim=1, keepdim=True)
+    x = torch.cat([best, torch.randn(500, 8, dtype=torch.float64)])
+    norm = nn.functional.rms_norm if rms else nn.functional.layer_norm
+    normed = norm(x, (8,), scale, eps=1e-30)
+    z = (normed if offset is None else normed + offset) @ weight.T + bias
+    highest = z.diagonal()
+    torch.testing.assert_close(z.amax(dim=0), highest)
+    centre = bias if offset is None else bias + weight @ offset
+    for shift in (-20.0, 0.0, 20.0):
+        arguments = (weight, bias + shift, scale, offset)
+        two_sided = (highest - centre + (centre + shift + 0.5).abs()).sum()
+        one_sided = (highest + shift + 0.5).clamp(min=0).sum()
+        torch.testing.assert_close(penalty_ln(*arguments, C=0.5, rms=rms), two_sided)
+        torch.testing.assert_close(penalty_ln(*arguments, C=0.5, rms=rms, form="one-sided"), one_sided)
+
+
+def test_layer_norm_penalty_gradients() -> None:
+    weight, bias, scale, offset = norm_case(True)
+    leaves = tuple(x.clone().requires_grad_() for x in (weight, bias, scale, offset) if x is not None)
+    for options in ({"form": form, "rms": rms} for form in NORM_PENALTY_FORMS for rms in (False, True)):
+        assert torch.autograd.gradcheck(functools.partial(penalty_ln, **options), leaves)
+    still = torch.zeros(2, 4, requires_grad=True)
+    penalty_ln(still, None, None, None).backward()
+    assert still.grad is not None
+    assert still.grad.tolist() == [[0.0] * 4] * 2
+
+
+DENSE, ROW = torch.zeros(3, 4), torch.zeros(4)
+BAD_INPUT: list[tuple[Callable[[], Tensor], str]] = [
+    (lambda: penalty(DENSE, form="l1"), "form must be one of paper, one-sided, .*, got 'l1'"),
+    (lambda: penalty_bn(ROW, ROW, 4, form="l2"), "form must be one of paper, one-sided, got 'l2'"),
+    (lambda: penalty_ln(DENSE, None, None, None, form="l2"), "form must be one of paper, one-sided"),
+    (lambda: penalty(DENSE, C=0.0), "C must be positive and finite, got 0.0"),
+    (lambda: penalty(DENSE, C=math.nan), "C must be positive and finite, got nan"),
+    (lambda: penalty_bn(ROW, ROW, 4, C=-1), "C must be positive and finite, got -1"),
+    (lambda: penalty_ln(DENSE, None, None, None, C=math.inf), "C must be positive and finite"),
+    (lambda: upper_bound(DENSE, lo=[0.0] * 3), r"lo must be one number or one per input channel \(4\)"),
+    (lambda: condition(DENSE, hi=torch.ones(3, 4)), r"hi must be one .* \(4\), got shape \(3, 4\)"),
+    (lambda: upper_bound(torch.zeros(4, 2, 3), hi=[1.0] * 2, groups=2), r"input channel \(4\)"),
+    (lambda: penalty(DENSE, hi=[1.0] * 5), r"hi must be one number or one per input channel \(4\)"),
+    (lambda: penalty(DENSE, hi=-1.0), "hi must be finite and not negative"),
+    (lambda: penalty(DENSE, hi=math.inf), "hi must be finite and not negative"),
+    (lambda: upper_bound(DENSE, lo=1.0, hi=0.0), "lo must not exceed hi"),
+    (lambda: condition(DENSE, lo=math.nan), "neither may be NaN"),
+    (lambda: upper_bound(DENSE, ROW), r"bias must hold one number per unit \(3\), got shape \(4,\)"),
+    (lambda: penalty(torch.zeros(3, 4, 2), groups=2), "groups=2 does not divide the weight's 3 unit"),
+    (lambda: penalty(torch.zeros(3, 4, 2), groups=2, transposed=True), "3 input rows"),
+    (lambda: penalty(DENSE, groups=0), "groups=0 does not divide"),
+    (lambda: penalty(ROW), "weight must be a floating-point tensor with at least 2 axes"),
+    (lambda: condition(DENSE.long()), "weight must be a floating-point tensor"),
+    (lambda: condition_bn(ROW, DENSE[:, 0], 4), "gamma and beta must hold one number per unit"),
+    (lambda: condition_bn(ROW, ROW, 0), "m must be the number of values per channel"),
+    (lambda: penalty_bn(ROW, ROW, math.nan), "m must be the number of values per channel"),
+    (lambda: penalty_ln(ROW, None, None, None), r"weight must be dense \[units, inputs\]"),
+    (lambda: penalty_ln(DENSE, None, ROW[:3], None), r"ln_weight must hold one .* \(4\), got 3"),
+    (lambda: penalty_ln(DENSE, None, None, ROW[:3]), r"ln_bias must hold one .* \(4\), got 3"),
+]
+
+
+@pytest.mark.parametrize(("attempt", "sentence"), BAD_INPUT)
+def test_bad_input_gets_one_clear_sentence(attempt: Callable[[], Tensor], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence) as caught:
+        attempt()
+    assert isinstance(caught.value, ValueError)
+    assert str(caught.value).endswith(".")
