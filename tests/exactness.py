@@ -274,6 +274,8 @@ def assert_accounted(ledger: nd.Ledger, before: Mapping[str, int], after: Mappin
     assert len(ledger.removed) == analysis.count("removed")
     accounts = {account.layer: account for account in analysis.accounts}
     assert len(accounts) == len(analysis.accounts)
+    missing = sorted(set(before) - set(accounts))
+    assert not missing, f"not accounted for: {missing}"
     for layer, width in before.items():
         assert [unit.index for unit in accounts[layer].units] == list(range(width)), layer
         assert after[layer] == width - accounts[layer].count("removed"), layer

@@ -213,15 +213,15 @@ def ascend(
         leaves = [inputs[name].requires_grad_() for name in fractions]
         try:
             values = execute(graph, tensors, inputs)
+            picked = picked or _target(graph, values, random)
+            if picked is None:
+                return
+            aim = values[picked[0]].reshape(-1)[picked[1]]
+            grads = torch.autograd.grad(aim, leaves, allow_unused=True)
         except RuntimeError as error:
             if "derivative" in str(error):
                 return
             raise
-        picked = picked or _target(graph, values, random)
-        if picked is None:
-            return
-        aim = values[picked[0]].reshape(-1)[picked[1]]
-        grads = torch.autograd.grad(aim, leaves, allow_unused=True)
         size = 0.5 * 0.7**step
         for name, grad in zip(fractions, grads, strict=True):
             if grad is not None:

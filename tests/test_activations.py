@@ -3,6 +3,7 @@
 import copy
 import math
 from decimal import Context, Decimal
+from typing import Any
 
 import pytest
 import torch
@@ -196,6 +197,23 @@ def test_any_memory_layout_gives_the_same_values_and_gradients(
     expected = torch.relu(1 + nn.functional.logsigmoid(10 * (plain - 1)) / 10)
     torch.testing.assert_close(y, expected, rtol=0, atol=1e-14)
     torch.testing.assert_close(grad, torch.autograd.grad(expected, plain, outer)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels last", "transposed"])
+def test_dense_tensors_are_computed_block_by_block(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def measured(v: Tensor, *rest: Any) -> Tensor:
+        sizes.append(v.numel())
+        return evaluate(v, *rest)
+
+    evaluate = activations._evaluate
+    monkeypatch.setattr(activations, "_BLOCK", 16)
+    monkeypatch.setattr(activations, "_evaluate", measured)
+    v = LAYOUTS[layout](torch.randn(4, 5, 8, 6))
+    soft_clamped_relu(v)
+    assert sum(sizes) == v.numel()
+    assert max(sizes) <= 16 * torch.get_num_threads()
 
 
 @pytest.mark.parametrize("beta", [0.5, 2.0, 10.0, 60.0])

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-
 from tests.oracle import INF, PRECISIONS, Tape
 
 Write = Callable[..., Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 from tests.bounds.cases import case
 from tests.oracle import INF, Tape
 
@@ -76,7 +75,8 @@ def products(t: Tape, op: str) -> None:
 
 @case("aten.matmul.default")
 def products_of_many_axes(t: Tape, op: str) -> None:
-    for first, second in (((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (6, 4, 5)), ((4,), (4, 5)), ((3, 4), (4,))):
+    shapes: Any = (((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (6, 4, 5)), ((4,), (4, 5)), ((3, 4), (4,)))
+    for first, second in shapes:
         t(op, t.input(*first), t.parameter(t.normal(*second)))
         t(op, t.parameter(t.normal(*first)), t.input(*second))
         t(op, t.input(*first), t.input(*second))
@@ -85,14 +85,20 @@ def products_of_many_axes(t: Tape, op: str) -> None:
 @case("aten.matmul.default")
 def mixes(t: Tape, op: str) -> None:
     """Rows of a softmax mix the rows of the value."""
-    for shape in ((2, 4, 5), (4, 5)):
-        weights = t("aten.softmax.int", t.input(2, 3, 4, lo=-8.0, hi=8.0), -1)
-        t(op, weights, t.input(*shape, lo=-3.0, hi=-1.0))
-        t(op, weights, t.parameter(t.normal(*shape)))
-        turned = t("aten.transpose.int", weights, 1, 2)
-        t(op, turned, t.input(3, 5, lo=1.0, hi=2.0))
+    weights = t("aten.softmax.int", t.input(2, 3, 4, lo=-8.0, hi=8.0), -1)
+    t(op, weights, t.input(2, 4, 5, lo=-3.0, hi=-1.0))
+    t(op, weights, t.parameter(t.normal(2, 4, 5)))
+    t(op, t("aten.transpose.int", weights, 1, 2), t.input(2, 3, 5, lo=1.0, hi=2.0))
     dropped = t("aten.dropout.default", t("aten.softmax.int", t.input(2, 3, 4, lo=-8.0, hi=8.0), -1), 0.5, True)
     t(op, dropped, t.input(2, 4, 5, lo=1.0, hi=2.0))
+
+
+@case("aten.matmul.default")
+def mixes_of_one_table(t: Tape, op: str) -> None:
+    """The value has fewer axes than the weights that mix its rows."""
+    weights = t("aten.softmax.int", t.input(2, 3, 4, lo=-8.0, hi=8.0), -1)
+    t(op, weights, t.input(4, 5, lo=-3.0, hi=-1.0))
+    t(op, weights, t.parameter(t.normal(4, 5)))
 
 
 @case("aten.addmm.default", "aten.baddbmm.default")

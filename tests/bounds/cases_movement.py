@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 from tests.bounds.cases import case
 from tests.oracle import INF, Tape
 
@@ -109,9 +108,11 @@ def reshaped_like_another(t: Tape, op: str) -> None:
 @case("aten.view.default", "aten.permute.default", "aten.transpose.int")
 def rows_that_move(t: Tape, op: str) -> None:
     """What is known of a row stays true only where the row stays a row."""
-    normal = t("aten.layer_norm.default", t.input(4, 4, 4), [4], t.parameter(t.normal(4)), t.parameter(t.normal(4)), 1e-5)
+    weights = t.parameter(t.normal(4)), t.parameter(t.normal(4))
+    normal = t("aten.layer_norm.default", t.input(4, 4, 4), [4], *weights, 1e-5)
     turned = {"aten.view.default": ([16, 4],), "aten.permute.default": ([0, 2, 1],), "aten.transpose.int": (1, 2)}[op]
-    for rows in (t(op, normal, *turned), t("aten.transpose.int", normal, 0, 1), t("aten.permute.default", normal, [2, 1, 0])):
+    others = t("aten.transpose.int", normal, 0, 1), t("aten.permute.default", normal, [2, 1, 0])
+    for rows in (t(op, normal, *turned), *others):
         t("aten.linear.default", rows, t.parameter(torch.eye(4)))
         t("aten.linear.default", rows, t.parameter(torch.ones(2, 4)))
 
@@ -120,7 +121,8 @@ def rows_that_move(t: Tape, op: str) -> None:
 def joins(t: Tape, op: str) -> None:
     shape = (2, 3, 2)
     per_unit = (torch.tensor([1.0, 2.0, 3.0]).reshape(3, 1), torch.tensor([1.5, 2.5, 3.5]).reshape(3, 1))
-    values = [t.input(*shape, lo=-1.0, hi=0.0), t.input(*shape, lo=per_unit[0], hi=per_unit[1]), t.parameter(t.normal(*shape))]
+    values = [t.input(*shape, lo=-1.0, hi=0.0), t.input(*shape, lo=per_unit[0], hi=per_unit[1])]
+    values.append(t.parameter(t.normal(*shape)))
     for axis in (0, 1, -1):
         t(op, values, axis)
     t(op, [values[2], values[2]], 1)
@@ -190,7 +192,14 @@ def border_copies(t: Tape, op: str) -> None:
     n = int(next(c for c in op if c.isdigit()))
     shape = (2, 4, *[3] * n)
     t(op, t.input(*shape, lo=written_out(shape)[0], hi=70.0), [1, 2] * n)
-    t(op, t.input(*shape[1:], lo=written_out(shape[1:])[0], hi=70.0), [1, 2] * n)
+
+
+@case("aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.replication_pad1d.default",
+      "aten.replication_pad2d.default", "aten.replication_pad3d.default")
+def border_copies_of_one_sample(t: Tape, op: str) -> None:
+    n = int(next(c for c in op if c.isdigit()))
+    shape = (4, *[3] * n)
+    t(op, t.input(*shape, lo=written_out(shape)[0], hi=70.0), [1, 2] * n)
 
 
 @case("aten.upsample_nearest1d.vec", "aten.upsample_nearest2d.vec", "aten.upsample_nearest3d.vec",

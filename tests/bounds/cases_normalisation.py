@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 from tests.bounds.cases import case
 from tests.oracle import INF, Tape
 
@@ -90,7 +89,8 @@ def rows_of_several_axes(t: Tape, op: str) -> None:
     t(op, t.input(5, 2, lo=-2.0), [2], None, None, 1e-5)
 
 
-@case("aten.layer_norm.default", "aten.native_layer_norm.default", "aten.rms_norm.default", "aten._fused_rms_norm.default")
+@case("aten.layer_norm.default", "aten.native_layer_norm.default", "aten.rms_norm.default",
+      "aten._fused_rms_norm.default")
 def rows_without_a_domain(t: Tape, op: str) -> None:
     x = t.input(4, 4, lo=-INF, hi=INF)
     t(op, x, [4], t.parameter(t.normal(4)), *(() if "rms" in op else (None,)), 1e-5)
@@ -103,7 +103,8 @@ def rows_far_from_zero(t: Tape, op: str) -> None:
         step = far * 4 * float(torch.finfo(t.dtype).eps)
         for width in (2, 4, 33):
             t(op, t.input(64, width, lo=far, hi=far + step), [width], None, None, 1e-5)
-    t(op, t("aten.mul.Tensor", t.input(64, 4, lo=far, hi=far + step), t.input(64, 1, lo=-INF, hi=INF)), [4], None, None, 1e-5)
+    x = t("aten.mul.Tensor", t.input(64, 4, lo=far, hi=far + step), t.input(64, 1, lo=-INF, hi=INF))
+    t(op, x, [4], None, None, 1e-5)
 
 
 @case("aten.layer_norm.default", "aten.native_layer_norm.default", "aten.rms_norm.default", "aten.group_norm.default",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 from tests.bounds.cases import case
 from tests.oracle import INF, Tape
 
@@ -46,7 +45,7 @@ def numbers(t: Tape, op: str) -> None:
 @case("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 def ranges(t: Tape, op: str) -> None:
     args: list[Any] = {"default": [(5,), (0.35,)], "start": [(-2, 3), (-0.1, 1.0)]}.get(
-        op.split(".")[-1], [(1, 1.3, 0.1), (5, -5, -2), (-0.7, 0.7, 0.1)]
+        op.rsplit(".", maxsplit=1)[-1], [(1, 1.3, 0.1), (5, -5, -2), (-0.7, 0.7, 0.1)]
     )
     for numbers in args:
         t(op, *numbers, dtype=t.dtype)
@@ -73,8 +72,8 @@ def comparisons(t: Tape, op: str) -> None:
 
 
 @case("aten.logical_not.default", "aten.logical_and.default", "aten.logical_or.default", "aten.logical_xor.default",
-      "aten.isnan.default", "aten.isinf.default", "aten.any.default", "aten.all.default", "aten.any.dim", "aten.all.dim",
-      "aten.any.dims", "aten.argmax.default", "aten.argsort.default", "aten.bitwise_not.default",
+      "aten.isnan.default", "aten.isinf.default", "aten.any.default", "aten.all.default", "aten.any.dim",
+      "aten.all.dim", "aten.any.dims", "aten.argmax.default", "aten.argsort.default", "aten.bitwise_not.default",
       "aten.bitwise_and.Tensor", "aten.bitwise_or.Tensor", "aten.bitwise_xor.Tensor", "aten.cumsum.default")
 def truths(t: Tape, op: str) -> None:
     x, y = t.input(4, 3), t.input(4, 3)
@@ -101,7 +100,8 @@ def look_ups(t: Tape, op: str) -> None:
     t(op, t.parameter(table), t.tensor_input(torch.arange(7)), 3)
 
 
-DROPOUTS = ("aten.dropout.default", "aten.native_dropout.default", "aten.feature_dropout.default", "aten.dropout_.default")
+DROPOUTS = ("aten.dropout.default", "aten.native_dropout.default", "aten.feature_dropout.default",
+            "aten.dropout_.default")
 
 
 @case(*DROPOUTS, samples=12)
@@ -120,7 +120,8 @@ def dropped_by_default(t: Tape, op: str) -> None:
 @case("aten.scaled_dot_product_attention.default", samples=8)
 def attention(t: Tape, op: str) -> None:
     for lo, hi in ((-3.0, -1.0), (0.5, 2.0), (-1.0, 4.0), (-INF, INF)):
-        q, k, v = t.input(2, 2, 3, 4, lo=-9.0, hi=9.0), t.input(2, 2, 5, 4, lo=-9.0, hi=9.0), t.input(2, 2, 5, 4, lo=lo, hi=hi)
+        q, k = t.input(2, 2, 3, 4, lo=-9.0, hi=9.0), t.input(2, 2, 5, 4, lo=-9.0, hi=9.0)
+        v = t.input(2, 2, 5, 4, lo=lo, hi=hi)
         t(op, q, k, v)
         t(op, q, k, v, None, 0.3)
         t(op, q, k, v, None, 0.0, True)
@@ -143,7 +144,7 @@ def attention_of_other_shapes(t: Tape, op: str) -> None:
 def choices(t: Tape, op: str) -> None:
     condition = t("aten.gt.Scalar", t.input(2, 4, 3), 0.2)
     x, y = t.input(4, 3, lo=1.0, hi=2.0), t.input(3, lo=torch.tensor([-3.0, 0.0, 9.0]), hi=9.0)
-    kind = op.split(".")[-1]
+    kind = op.rsplit(".", maxsplit=1)[-1]
     t(op, condition, -0.1 if kind in ("ScalarSelf", "Scalar") else x, 0.1 if kind in ("ScalarOther", "Scalar") else y)
 
 
@@ -241,11 +242,18 @@ def windows_to_size(t: Tape, op: str) -> None:
 @case("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
 def averages(t: Tape, op: str) -> None:
     n = spatial_rank(op)
+    windows = ((0, False, True), (1, False, True), (1, True, True), (1, True, False), (0, True, True))
     for lo, hi in (per_unit(n), (1.0, 2.0), (-2.0, -1.0)):
-        for padding, ceil, count in ((0, False, True), (1, False, True), (1, True, True), (1, True, False), (0, True, True)):
-            for divisor in (None,) if n == 1 else (None, 1, 2, 30, -2):
+        for padding, ceil, count in windows:
+            for divisor in (None,) if n == 1 else (None, 1, 2, 30):
                 x = t.input(2, 3, *[4] * n, lo=lo, hi=hi)
                 t(op, x, [3] * n, [2] * n, [padding] * n, ceil, count, *(() if n == 1 else (divisor,)))
+
+
+@case("aten.avg_pool2d.default", "aten.avg_pool3d.default")
+def averages_by_a_negative_number(t: Tape, op: str) -> None:
+    n = spatial_rank(op)
+    t(op, t.input(2, 3, *[4] * n, lo=1.0, hi=2.0), [2] * n, [2] * n, [0] * n, False, True, -2)
 
 
 @case("aten.avg_pool2d.default", "aten.max_pool2d.default")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 from tests.bounds.cases import case, elementwise
 from tests.oracle import INF, Tape
 
@@ -136,10 +135,13 @@ def two_values(t: Tape, op: str) -> None:
 @case("aten.add.Tensor", "aten.sub.Tensor", "aten.add_.Tensor")
 def scaled_second(t: Tape, op: str) -> None:
     """x + α·y where both nearly cancel: the error is that of the terms, not of the sum."""
+    y = t.normal(64, 3)
+    sign = 1 if "sub" in op else -1
     for alpha in (2, -1, 0.3, -1.7):
-        x = t("aten.clone.default", t.input(64, 3, lo=0.99, hi=1.0))
-        y = t.input(64, 3, lo=-1 / 0.3 * 1.01, hi=-1 / 0.3)
-        t(op, x, y, alpha=alpha)
+        x = (sign * alpha * y.double()).to(t.dtype)
+        known = t("aten.clone.default", t.input(64, 3, lo=x.double(), hi=x.double()))
+        t(op, known, t.input(64, 3, lo=y.double(), hi=y.double()), alpha=alpha)
+        t(op, t("aten.clone.default", t.input(64, 3)), t.input(64, 3, lo=-2.0, hi=0.5), alpha=alpha)
 
 
 @case("aten.add.Tensor", "aten.sub.Tensor", "aten.rsub.Scalar")

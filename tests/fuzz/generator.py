@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import nodedrop as nd
-from tests.zoo.blocks import NORMS, WEIGHTED, SqueezeExcite
+
+from ..zoo.blocks import NORMS, WEIGHTED, SqueezeExcite
 
 BATCH, CHANNELS, SIDE, OUTPUTS = 3, 2, 4, 3
 
@@ -159,11 +160,11 @@ class Gate(nn.Module):
     def __init__(self, make: Callable[..., Unit], cin: int, block: Block) -> None:
         super().__init__()
         self.axis = 1 if make is conv else -1
-        self.double = make(cin, 2 * block.width, block)
+        self.both = make(cin, 2 * block.width, block)
         self.gate = (nn.Sigmoid, nn.Hardsigmoid, nn.ReLU, nn.Identity)[block.option % 4]()
 
     def forward(self, x: Tensor) -> Tensor:
-        value, gate = self.double(x).chunk(2, self.axis)
+        value, gate = self.both(x).chunk(2, self.axis)
         return value * self.gate(gate)
 
 
@@ -395,12 +396,14 @@ VERBS: tuple[Verb, ...] = (
 
 
 @st.composite
-def descriptions(draw: st.DrawFn, longest: int = 4) -> Description:
+def descriptions(draw: st.DrawFn, longest: int = 3) -> Description:
     """A random network of a few blocks."""
     vector = draw(st.booleans())
     flat, width, blocks = vector, 6 if vector else CHANNELS, []
     for _ in range(draw(st.integers(1, longest))):
-        kinds = [k for k in (VECTOR_BLOCKS if flat else MAP_BLOCKS) if k == "dense" or not flat or width <= BRANCHING_VECTOR]
+        kinds = list(VECTOR_BLOCKS if flat else MAP_BLOCKS)
+        if flat and width > BRANCHING_VECTOR:
+            kinds = ["dense"]
         block = Block(
             draw(st.sampled_from(kinds)),
             draw(st.sampled_from((4, 6, 8))),
