@@ -17,9 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from nodedrop.api import Options, certify
-from nodedrop.planning import account, plan, structure
-from nodedrop.tracing import trace
+from nodedrop.session import Options, Session
 
 RECORD = Path(__file__).parents[1] / "results" / "bench" / "analysis.json"
 WIDTHS = [64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0]
@@ -42,14 +40,7 @@ def vgg16(scale: float = 1.0) -> nn.Sequential:
 
 def analyser(model: nn.Module) -> Callable[[], object]:
     """Everything `analyze` does after tracing: bounds, certificates, plan and account, for train and eval mode."""
-    program = trace(model, torch.rand(2, 3, 32, 32))
-    found, options = structure(program), Options()
-
-    def run() -> object:
-        certificates = certify(program, model, options)
-        return account(found, certificates, plan(found, certificates), {})
-
-    return run
+    return Session(model, torch.rand(2, 3, 32, 32), Options()).analysis
 
 
 def trainer(model: nn.Module) -> Callable[[], object]:

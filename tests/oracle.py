@@ -291,12 +291,12 @@ def _rows_hold(node: Node, value: Tensor, interval: Interval, dtype: torch.dtype
         total = float(value.sum(-1).max())
         if float(value.min()) < 0 or total > interval.mix:
             raise Violation(f"{node.op} ({dtype}): a row sums to {total!r}, more than the mix of {interval.mix!r}")
-    if interval.ball is not None and bool((interval.ball.scale != 0).all()):
+    if interval.ball is not None and interval.ball.slack < INF and bool((interval.ball.scale != 0).all()):
         ball, width = interval.ball, value.size(-1)
         eps = float(torch.finfo(dtype).eps)
         largest = float(((value - ball.shift) / ball.scale).norm(dim=-1).max())
         error = float((ball.shift.abs() / ball.scale.abs()).max()) + 128
-        reach = math.sqrt(width) * (1 + (0 if ball.slack == INF else ball.slack) + error * eps)
+        reach = math.sqrt(width) * (math.hypot(1, ball.slack) + error * eps)
         if largest > reach:
             raise Violation(f"{node.op} ({dtype}): a row of norm {largest!r}, above {reach!r}")
 

@@ -21,7 +21,7 @@ LAYERS = (
     ("proof",),
     ("planning",),
     ("surgery",),
-    ("analysis", "api"),
+    ("analysis", "session", "api"),
     ("training",),
     ("integrations",),
     ("experiments",),

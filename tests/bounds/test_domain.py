@@ -106,8 +106,8 @@ def test_normalised_images() -> None:
     (image,) = found(box, IMAGE)
     assert image.lo.shape == (1, 3, 1, 1)
     lows, highs = ends(image)
-    assert lows == pytest.approx([-2.0, -2.0, -0.5], rel=1e-6)
-    assert highs == pytest.approx([2.0, 3.0, 1.5], rel=1e-6)
+    assert lows == pytest.approx([-2.0, -2.0, -0.5], rel=3e-6)
+    assert highs == pytest.approx([2.0, 3.0, 1.5], rel=3e-6)
 
 
 def test_normalised_images_of_another_range() -> None:

@@ -6,9 +6,8 @@ so that every block fits every width. What a description does not say (weights, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -20,6 +19,7 @@ import nodedrop as nd
 from ..zoo.blocks import NORMS, WEIGHTED, SqueezeExcite
 
 BATCH, CHANNELS, SIDE, OUTPUTS = 3, 2, 4, 3
+EPSILON = 1e-2  # a norm multiplies the rounding of a value that does not vary by up to 1/√ε
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -69,8 +69,7 @@ class Unit(nn.Module):
 
     def __init__(self, layer: nn.Module, width: int, block: Block, *, axis: int = 1) -> None:
         super().__init__()
-        self.axis = axis
-        self.layer = layer
+        self.axis, self.layer = axis, layer
         self.norm = make_norm(block.norm, width, axis)
         self.act = ACTIVATIONS[block.activation]()
 
@@ -79,49 +78,30 @@ class Unit(nn.Module):
 
 
 def make_norm(name: str, width: int, axis: int) -> nn.Module:
-    """Batch norms for maps and vectors; group and instance norms exist for maps, layer and RMS norms for vectors."""
-    if name == "layer":
-        return nn.LayerNorm(width)
-    if name == "rms":
-        return nn.RMSNorm(width, eps=1e-5)
-    if name == "batch" and axis == 1:
-        return nn.BatchNorm2d(width)
+    """Group and instance norms are drawn for maps, layer and RMS norms for vectors."""
     if name == "batch":
-        return nn.Sequential(Swap(), nn.BatchNorm1d(width), Swap())
-    if name == "group":
-        return nn.GroupNorm(2, width)
-    return nn.InstanceNorm2d(width, affine=True) if name == "instance" else nn.Identity()
-
-
-class Swap(nn.Module):
-    """[N, F] stays, [N, positions, F] becomes [N, F, positions] and back."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.transpose(1, 2) if x.dim() == 3 else x
+        return (nn.BatchNorm2d if axis == 1 else nn.BatchNorm1d)(width, eps=EPSILON)
+    return {
+        "none": nn.Identity,
+        "layer": lambda: nn.LayerNorm(width, eps=EPSILON),
+        "rms": lambda: nn.RMSNorm(width, eps=EPSILON),
+        "group": lambda: nn.GroupNorm(2, width, eps=EPSILON),
+        "instance": lambda: nn.InstanceNorm2d(width, eps=EPSILON, affine=True),
+    }[name]()
 
 
 def conv(cin: int, cout: int, block: Block) -> Unit:
     kernel = (1, 3)[block.option % 2]
-    bias = block.option % 3 != 0
-    return Unit(nn.Conv2d(cin, cout, kernel, padding=kernel // 2, bias=bias), cout, block)
+    return Unit(nn.Conv2d(cin, cout, kernel, padding=kernel // 2, bias=block.option % 3 != 0), cout, block)
 
 
 def dense(cin: int, cout: int, block: Block) -> Unit:
     return Unit(nn.Linear(cin, cout, bias=block.option % 3 != 0), cout, block, axis=-1)
 
 
-def grouped(cin: int, cout: int, block: Block) -> Unit:
-    return Unit(nn.Conv2d(cin, cout, 3, padding=1, groups=2), cout, block)
-
-
-def depthwise(cin: int, cout: int, block: Block) -> Unit:
+def depthwise(cin: int, block: Block) -> Unit:
     width = cin * (1 + block.option % 2)
     return Unit(nn.Conv2d(cin, width, 3, padding=1, groups=cin), width, block)
-
-
-def transposed(cin: int, cout: int, block: Block) -> Unit:
-    groups = 1 + block.option % 2
-    return Unit(nn.ConvTranspose2d(cin, cout, 3, padding=1, groups=groups), cout, block)
 
 
 class Residual(nn.Module):
@@ -185,11 +165,8 @@ class Scaled(nn.Module):
 
     def __init__(self, cin: int, block: Block, *, ends: tuple[int, ...]) -> None:
         super().__init__()
-        self.gain = nn.Parameter(torch.ones(cin, *ends))
-        self.shift = nn.Parameter(torch.zeros(cin, *ends))
-        self.act = ACTIVATIONS[block.activation]()
-        self.dropout = nn.Dropout(0.5)
-        self.option = block.option
+        self.gain, self.shift = nn.Parameter(torch.ones(cin, *ends)), nn.Parameter(torch.zeros(cin, *ends))
+        self.act, self.dropout, self.option = ACTIVATIONS[block.activation](), nn.Dropout(0.5), block.option
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.act(x * self.gain + self.shift)
@@ -203,7 +180,7 @@ class Tokens(nn.Module):
 
     def __init__(self, cin: int, block: Block) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(cin) if block.option % 2 else nn.RMSNorm(cin, eps=1e-5)
+        self.norm = (nn.LayerNorm if block.option % 2 else nn.RMSNorm)(cin, eps=EPSILON)
         self.up = dense(cin, block.width, block)
         self.down = nn.Linear(block.width, cin)
 
@@ -213,19 +190,10 @@ class Tokens(nn.Module):
         return y.transpose(1, 2).reshape(x.shape)
 
 
-class Pool(nn.Module):
+def pool(block: Block) -> nn.Module:
     """Pooling that keeps the map's size, or an upsampling that is pooled back."""
-
-    def __init__(self, block: Block) -> None:
-        super().__init__()
-        self.option = block.option
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.option % 3 == 0:
-            return nn.functional.max_pool2d(x, 3, 1, 1)
-        if self.option % 3 == 1:
-            return nn.functional.avg_pool2d(x, 3, 1, 1)
-        return nn.functional.avg_pool2d(nn.functional.interpolate(x, scale_factor=2.0), 2)
+    kinds = (nn.MaxPool2d(3, 1, 1), nn.AvgPool2d(3, 1, 1), nn.Sequential(nn.Upsample(scale_factor=2), nn.AvgPool2d(2)))
+    return kinds[block.option % 3]
 
 
 class Shuffle(nn.Module):
@@ -251,23 +219,19 @@ class Vector(nn.Module):
         return x.mean((2, 3)) if self.option % 4 == 2 else x.amax((2, 3))
 
 
-def excite(cin: int, block: Block) -> nn.Module:
-    return SqueezeExcite(cin, 4, nn.Hardsigmoid if block.option % 2 else nn.Sigmoid)
-
-
 MAP_BLOCKS: dict[str, Callable[[int, Block], nn.Module]] = {
     "conv": lambda c, b: conv(c, b.width, b),
-    "grouped": lambda c, b: grouped(c, b.width, b),
-    "depthwise": lambda c, b: depthwise(c, c, b),
-    "transposed": lambda c, b: transposed(c, b.width, b),
+    "grouped": lambda c, b: Unit(nn.Conv2d(c, b.width, 3, padding=1, groups=2), b.width, b),
+    "depthwise": depthwise,
+    "transposed": lambda c, b: Unit(nn.ConvTranspose2d(c, b.width, 3, padding=1, groups=1 + b.option % 2), b.width, b),
     "residual": lambda c, b: Residual(conv, c, b),
     "concat": lambda c, b: Concat(conv, c, b),
     "gate": lambda c, b: Gate(conv, c, b),
     "shared": lambda c, b: Shared(conv, c, b),
     "scaled": lambda c, b: Scaled(c, b, ends=(1, 1)),
-    "excite": excite,
+    "excite": lambda c, b: SqueezeExcite(c, 4, nn.Hardsigmoid if b.option % 2 else nn.Sigmoid),
     "tokens": Tokens,
-    "pool": lambda c, b: Pool(b),
+    "pool": lambda c, b: pool(b),
     "shuffle": lambda c, b: Shuffle(),
     "vector": lambda c, b: Vector(b),
 }
@@ -331,7 +295,7 @@ def plant_(network: nn.Module, description: Description) -> None:
     for module in network.modules():
         if isinstance(module, WEIGHTED):
             fan = max(module.weight[0].numel(), 1)
-            module.weight.copy_(normal(module.weight.shape) * description.scale / math.sqrt(fan))
+            module.weight.copy_(normal(module.weight.shape) * description.scale / fan**0.5)
             if module.bias is not None:
                 module.bias.copy_(0.5 * normal(module.bias.shape))
         elif isinstance(module, NORMS) and module.weight is not None:
@@ -363,11 +327,11 @@ def _each(weight: Tensor, bias: Tensor | None, generator: torch.Generator, descr
             verb = VERBS[int(torch.randint(len(VERBS), (), generator=generator))]
             row, shift = verb(weight[unit], description.domain)
             weight[unit] = row
-            if bias is not None and shift is not None:
+            if bias is not None:
                 bias[unit] = shift
 
 
-Verb = Callable[[Tensor, tuple[float, float]], tuple[Tensor, float | None]]
+Verb = Callable[[Tensor, tuple[float, float]], tuple[Tensor, float]]
 
 
 def _edge(row: Tensor, domain: tuple[float, float]) -> float:
@@ -388,10 +352,9 @@ VERBS: tuple[Verb, ...] = (
     lambda row, box: (row, -_edge(row, box)),
     lambda row, box: (row, -_edge(row, box) * (1 - 1e-15)),
     lambda row, box: (row, -_edge(row, box) * (1 - 1e-3)),
-    lambda row, box: (row, -20.0),
     lambda row, box: (row, 20.0),
     lambda row, box: (row * 1e-6, -0.5),
-    lambda row, box: (row * 1e-6, None),
+    lambda row, box: (row, -20.0),
 )
 
 
@@ -411,10 +374,10 @@ def descriptions(draw: st.DrawFn, longest: int = 3) -> Description:
             draw(st.sampled_from(VECTOR_NORMS if flat else MAP_NORMS)),
             draw(st.integers(0, 11)),
         )
-        if block.kind in ("tokens", "depthwise", "shared") and block.norm in ("group", "instance"):
-            block = Block(block.kind, block.width, block.activation, "none", block.option)
+        if block.kind == "tokens":
+            block = replace(block, norm="none")
         blocks.append(block)
-        width = _width(block, width, flat)
+        width = _width(block, width)
         flat = flat or block.kind == "vector"
     return Description(
         tuple(blocks),
@@ -426,7 +389,7 @@ def descriptions(draw: st.DrawFn, longest: int = 3) -> Description:
     )
 
 
-def _width(block: Block, width: int, flat: bool) -> int:
+def _width(block: Block, width: int) -> int:
     """How wide a block's result is."""
     if block.kind == "vector":
         return width * SIDE**2 if block.option % 4 < 2 else width

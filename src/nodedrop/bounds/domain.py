@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..tracing.graph import Graph, Node
-from .interval import Interval, unbounded
+from .interval import INF, Interval, unbounded
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,21 @@ class Box:
     @classmethod
     def normalised(cls, mean: Any, std: Any, lo: float = 0.0, hi: float = 1.0) -> Box:
         """The box of images in [lo, hi] after `(x - mean) / std` per channel."""
-        mean, std = torch.as_tensor(mean).double(), torch.as_tensor(std).double()
-        return cls(((lo - mean) / std)[:, None, None], ((hi - mean) / std)[:, None, None])
+        mean, std = (torch.as_tensor(v, dtype=torch.float64) for v in (mean, std))
+        if not bool((std > 0).all()):
+            raise InputError("std must be above 0 for every channel")
+        ends = ((lo - mean) / std)[:, None, None], ((hi - mean) / std)[:, None, None]
+        slack = 4 * 2.0**-24 * ((abs(lo) + abs(hi) + mean.abs()) / std)[:, None, None]  # data is normalised in single
+        return cls(ends[0] - slack, ends[1] + slack)
 
     def interval(self, node: Node) -> Interval:
         """The box as bounds of one input, checked against its shape."""
         ends = []
         for name, end in (("lo", self.lo), ("hi", self.hi)):
-            tensor = torch.as_tensor(end, dtype=torch.float64).detach().cpu()
+            try:
+                tensor = torch.as_tensor(end, dtype=torch.float64).detach().cpu()
+            except (TypeError, ValueError, RuntimeError):
+                raise InputError(f"domain of input '{node.target}': {name} is {end!r}, not a number") from None
             if tensor.isnan().any():
                 raise InputError(f"domain of input '{node.target}': {name} is NaN")
             if tensor.dim() == 1 and len(node.shape) > 2 and tensor.numel() == node.shape[1]:
@@ -56,6 +63,8 @@ class Box:
                 )
             ends.append(tensor.reshape((1,) * (len(node.shape) - tensor.dim()) + tuple(tensor.shape)))
         lo, hi = torch.broadcast_tensors(*ends)
+        if (lo == INF).any() or (hi == -INF).any():
+            raise InputError(f"domain of input '{node.target}': lo must be below and hi above infinity")
         if (lo > hi).any():
             raise InputError(f"domain of input '{node.target}': lo > hi ({float(lo.max()):g} > {float(hi.min()):g})")
         return Interval(lo.contiguous(), hi.contiguous(), node.shape)
@@ -89,13 +98,18 @@ def boxes(graph: Graph, domain: Any) -> dict[str, Interval]:
             raise InputError(f"domain has {len(domain)} entries, but the model has {len(tensors)} tensor inputs")
         per_input = {node.name: item for node, item in zip(tensors, domain, strict=True)}
     else:
-        floating = {node.name for node in tensors if node.dtype is not None and node.dtype.is_floating_point}
+        floating = {node.name for node in tensors if node.dtype is not None and _is_data(node.dtype)}
         per_input = {node.name: domain if node.name in floating else None for node in tensors}
     found = {}
     for node in tensors:
         box = as_box(per_input[node.name], node.target)
         found[node.name] = unbounded(node.shape) if box is None else box.interval(node)
     return found
+
+
+def _is_data(dtype: torch.dtype) -> bool:
+    """Pixels and numbers have a range; wider integers are indices."""
+    return dtype.is_floating_point or dtype is torch.uint8
 
 
 def _one_per_input(domain: Any) -> bool:

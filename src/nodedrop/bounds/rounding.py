@@ -49,7 +49,7 @@ def sum_margin(magnitude: Tensor, terms: int, u: float, tiny: float) -> Tensor:
 def widen(lo: Tensor, hi: Tensor, u: float, tiny: float, ulps: float = 1.0) -> tuple[Tensor, Tensor]:
     """Move the ends outward by `ulps` roundings; a rounded result never crosses zero, so neither do the ends."""
     step = 2 * ulps * u + 4 * DOUBLE
-    low = lo - lo.abs() * step - tiny
-    high = hi + hi.abs() * step + tiny
+    low = torch.where(lo.isinf(), lo, lo - lo.abs() * step - tiny)
+    high = torch.where(hi.isinf(), hi, hi + hi.abs() * step + tiny)
     zero = torch.zeros_like(lo)
     return torch.where(lo >= 0, torch.maximum(low, zero), low), torch.where(hi <= 0, torch.minimum(high, zero), high)

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from ..proof import Certificate, Certificates
-from ..tracing.graph import GETITEM
 from .labels import Factors
-from .plan import KINDS, Plan
-from .rules.elementwise import NO_ZERO_REGION, ZERO_REGION
-from .walk import Layer, Outcome, Structure
+from .plan import KINDS, Plan, group_certificates
+from .reach import reach
+from .walk import Layer, Structure
 
 Status = Literal["removed", "alive", "pinned"]
 
@@ -54,25 +53,18 @@ class Account:
         return found
 
 
-@dataclass(frozen=True)
-class _Reach:
-    """What a layer's units meet first: activations with a zero region, or ones without."""
-
-    zero: tuple[str, ...]
-    without: tuple[str, ...]
-
-
 def account(
     structure: Structure, certificates: Sequence[Certificates], plan: Plan, blocked: Mapping[int, str]
 ) -> tuple[Account, ...]:
     """One account per layer, in the order of the forward pass."""
-    accounts: dict[str, Account] = {}
-    by_graph = {structure.program.graphs.index(c.graph): c for c in certificates}
+    accounts: dict[tuple[str, int, int], Account] = {}
+    by_graph = {number: found[0] for number, found in group_certificates(structure, certificates).items()}
     for layer in structure.layers:
-        if layer.weight in accounts:
+        key = (layer.weight, layer.axis, int(layer.places[0]))
+        if key in accounts:
             continue
-        same = [item for item in structure.layers if item.weight == layer.weight]
-        accounts[layer.weight] = _account(structure, by_graph, plan, blocked, layer, same)
+        same = [item for item in structure.layers if (item.weight, item.axis, int(item.places[0])) == key]
+        accounts[key] = _account(structure, by_graph, plan, blocked, layer, same)
     return tuple(accounts.values())
 
 
@@ -91,11 +83,11 @@ def _account(
     without: list[str] = []
     for item in same:
         certificates = by_graph.get(item.graph)
-        reach = _reach(structure, item)
-        without += reach.without
+        met = reach(structure, item)
+        without += met.without
         if certificates is None:
             continue
-        for activation in reach.zero:
+        for activation in met.zero:
             node = certificates.graph.by_name[activation]
             names.append(node.op.split(".")[1])
             source = node.args[0].name
@@ -111,14 +103,12 @@ def _account(
     gone, kinds = plan.removed[owners].tolist(), plan.kinds[owners].tolist()
     missing = f"{without[0]} has no zero region" if without else "no activation with a zero region follows"
     units = []
-    for index, label in enumerate(owners.tolist()):
-        top = _finite(tops[index])
-        if gone[index]:
-            kind = KINDS[kinds[index]]
+    for k, (label, index) in enumerate(zip(owners.tolist(), layer.places.tolist(), strict=True)):
+        top = _finite(tops[k])
+        if gone[k]:
+            kind = KINDS[kinds[k]]
             limit = None if kind == "unread" else top
-            certificate = Certificate(
-                layer.name, index, kind, evidence, modes, limit, _finite(slacks[index]), layer.where
-            )
+            certificate = Certificate(layer.name, index, kind, evidence, modes, limit, _finite(slacks[k]), layer.where)
             units.append(Unit(layer.name, index, "removed", top, "", certificate))
             continue
         reason = structure.pins.get(label) or blocked.get(label) or plan.held.get(label)
@@ -132,32 +122,6 @@ def _account(
 
 def _finite(number: float | None) -> float | None:
     return number if number is not None and isfinite(number) else None
-
-
-def _reach(structure: Structure, layer: Layer) -> _Reach:
-    """Follow a layer's output through operators that keep its units, up to the first activations."""
-    graph, values = structure.program.graphs[layer.graph], structure.values[layer.graph]
-    readers, reading = graph.readers, {read.node for read in structure.reads if read.graph == layer.graph}
-    zero: list[str] = []
-    without: list[str] = []
-    frontier, seen = [layer.node], {layer.node}
-    while frontier:
-        for name in readers.get(frontier.pop(), ()):
-            node = graph.by_name[name]
-            if name in seen or name in reading:
-                continue
-            seen.add(name)
-            if node.op in ZERO_REGION and ZERO_REGION[node.op](node) is not None:
-                zero.append(name)
-            elif node.op in NO_ZERO_REGION:
-                without.append(NO_ZERO_REGION[node.op])
-            elif _labelled(values.get(name, ())) or node.op == GETITEM:
-                frontier.append(name)
-    return _Reach(tuple(zero), tuple(without))
-
-
-def _labelled(outcome: Outcome) -> bool:
-    return any(outcome) if isinstance(outcome, list) else bool(outcome)
 
 
 def _per_owner(structure: Structure, graph: int, value: str, compact: Tensor, owners: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -63,7 +63,7 @@ class Plan:
 @dataclass
 class _Search:
     structure: Structure
-    certificates: Mapping[int, Certificates]
+    certificates: Mapping[int, tuple[Certificates, ...]]
     blocked: Mapping[int, str]
     constants: bool
     unread: bool
@@ -90,7 +90,7 @@ def plan(
     pinned and the graph has no cycle, what is left changes no output. `blocked` are labels that must stay for a
     reason found elsewhere.
     """
-    by_graph = {structure.program.graphs.index(c.graph): c for c in certificates}
+    by_graph = group_certificates(structure, certificates)
     search = _Search(structure, by_graph, blocked or {}, constants, unread)
     removed = _candidates(search)
     while True:
@@ -108,6 +108,18 @@ def plan(
         dict(search.held),
         tuple(dict.fromkeys(search.collapsed)),
     )
+
+
+def group_certificates(
+    structure: Structure, certificates: Sequence[Certificates]
+) -> dict[int, tuple[Certificates, ...]]:
+    """Certificates by the number of their graph; a graph has several if copies of the module must agree."""
+    numbers = {id(graph): number for number, graph in enumerate(structure.program.graphs)}
+    found: dict[int, tuple[Certificates, ...]] = {}
+    for item in certificates:
+        number = numbers[id(item.graph)]
+        found[number] = (*found.get(number, ()), item)
+    return found
 
 
 def _candidates(search: _Search) -> Tensor:
@@ -145,24 +157,29 @@ def _drop_needed(search: _Search, removed: Tensor) -> Tensor:
 
 def _absorbed(search: _Search, number: int, reading: Read, removed: Tensor) -> Tensor:
     """For each index of a read: DEAD, CONSTANT or UNREAD if it can go, −1 if not."""
-    certificates = search.certificates[reading.graph]
+    copies = search.certificates[reading.graph]
     sizes = tuple(reading.labels.shape)
     if number not in search.cache:
-        dead = _profile(certificates.zero(reading.sides[0].value), reading.sides[0].axes, sizes)
+        side = reading.sides[0]
+        dead = _everywhere(_profile(c.zero(side.value), side.axes, sizes) for c in copies)
         fixed = torch.zeros_like(dead)
-        if reading.fold is not None and search.constants:
+        if reading.fold is not None and search.constants and len(copies) == 1:
             fixed = _constant_profile(search, reading)
         search.cache[number] = dead, fixed
     dead, fixed = search.cache[number]
     how = torch.full((len(dead),), -1)
     if search.unread and reading.sides[0] != reading.sides[1]:
         gone = removed[search.rep]
-        how[_idle(certificates, reading.sides[1], gone, sizes)] = UNREAD
+        how[_everywhere(_idle(c, reading.sides[1], gone, sizes) for c in copies)] = UNREAD
         if reading.heads is not None:
             how[gone[reading.heads].repeat_interleave(sizes[1])] = UNREAD
     how[fixed] = CONSTANT
     how[dead] = DEAD
     return how
+
+
+def _everywhere(masks: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(masks)).all(0)
 
 
 def _profile(mask: Tensor, axes: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
@@ -195,29 +212,27 @@ def _idle(certificates: Certificates, side: Side, gone: Tensor, sizes: tuple[int
 
 def _constant_profile(search: _Search, reading: Read) -> Tensor:
     """Indices that are one number, and the same number in every graph, wherever that can move to the read's bias."""
-    reads, bias, weight = search.structure.reads, reading.fold and reading.fold.bias, reading.sides[1].value
-    siblings = [r for r in reads if r.fold is not None and r.fold.bias == bias]
-    shared = [r for r in reads if r.graph == reading.graph and r.sides[1].value == weight]
-    known = [_constants(search.certificates[r.graph], r) for r in siblings if r.graph in search.certificates]
-    if len({r.graph for r in siblings}) != len(siblings) or len(shared) != 1:
-        return torch.zeros(len(reading.labels), dtype=torch.bool)
-    mask, first = known[0]
-    for other, values in known[1:]:
-        mask = mask & other & ((values - first).abs() <= 1e-6 * first.abs())
-    return mask
+    fold, graphs = reading.fold, search.structure.program.graphs
+    siblings = [r for r in search.structure.reads if r.fold == fold and fold is not None]
+    for graph in graphs:  # weight and bias must serve this one sum and nothing else
+        owned = [node.name for node in graph.nodes if fold and node.target in (fold.weight, fold.bias)]
+        users = [graph.readers.get(name, ()) for name in owned]
+        if any(len(names) > 1 for names in users) or sum(graphs[r.graph] is graph for r in siblings) > 1:
+            return torch.zeros(len(reading.labels), dtype=torch.bool)
+    known = [_hull(search.certificates[r.graph][0], r) for r in siblings if r.graph in search.certificates]
+    lo, hi = torch.stack([k[0] for k in known]).amin(0), torch.stack([k[1] for k in known]).amax(0)
+    size = torch.maximum(lo.abs(), hi.abs())
+    dtype = graphs[reading.graph].by_name[reading.sides[0].value].dtype or torch.float32
+    return (hi - lo <= 64 * torch.finfo(dtype).eps * size) & size.isfinite()
 
 
-def _constants(certificates: Certificates, reading: Read) -> tuple[Tensor, Tensor]:
-    """Which indices of a read hold a constant, and which one."""
+def _hull(certificates: Certificates, reading: Read) -> tuple[Tensor, Tensor]:
+    """The least and the largest value at each index of a read, over all positions."""
     side, n = reading.sides[0], len(reading.labels)
     interval = certificates.intervals[side.value]
-    axis = side.axes[0]
-    others = [d for d in range(interval.lo.dim()) if d != axis]
+    others = [d for d in range(interval.lo.dim()) if d != side.axes[0]]
     lo, hi = (interval.lo.amin(others), interval.hi.amax(others)) if others else (interval.lo, interval.hi)
-    lo, hi = lo.double().reshape(-1).expand(n), hi.double().reshape(-1).expand(n)
-    steady = _profile(certificates.constant(side.value), side.axes, (n,))
-    size = torch.maximum(lo.abs(), hi.abs())
-    return steady & (hi - lo <= 1e-5 * size) & size.isfinite(), (lo + hi) / 2
+    return lo.double().reshape(-1).expand(n), hi.double().reshape(-1).expand(n)
 
 
 def _keep_heads(search: _Search, removed: Tensor) -> bool:
@@ -248,10 +263,12 @@ def _keep_shapes(search: _Search, removed: Tensor) -> bool:
 def _keep_layers(search: _Search, removed: Tensor) -> bool:
     """Put back one unit of every layer that would be empty; true if there was one."""
     before = removed.clone()
-    for layer in search.structure.layers:
-        owners = search.rep[layer.labels]
+    axes = [(layer.name, layer.labels) for layer in search.structure.layers]
+    axes += [(slot.tensor, slot.labels.reshape(-1)) for slot in search.structure.slots]
+    for name, labels in axes:
+        owners = search.rep[labels]
         if bool(removed[owners].all()):
-            search.collapsed.append(layer.name)
+            search.collapsed.append(name)
             _revive(search, removed, owners[:1], "it is the last unit of its layer")
     return not torch.equal(before, removed)
 
@@ -322,10 +339,11 @@ def _foldings(search: _Search, removed: Tensor) -> list[Folding]:
         if reading.fold is None or reading.graph not in search.certificates or number not in search.cache:
             continue
         dead, fixed = search.cache[number]
-        idle = _idle(search.certificates[reading.graph], reading.sides[1], removed[search.rep], (len(dead),))
+        idle = _idle(search.certificates[reading.graph][0], reading.sides[1], removed[search.rep], (len(dead),))
         chosen = (fixed & ~dead & ~idle & removed[search.rep[reading.labels]]).nonzero().reshape(-1)
         if len(chosen):
-            values = _constants(search.certificates[reading.graph], reading)[1][chosen]
+            lo, hi = _hull(search.certificates[reading.graph][0], reading)
+            values = ((lo + hi) / 2)[chosen]
             fold = reading.fold
             done.setdefault(fold.bias, Folding(fold.weight, fold.axis, fold.bias, chosen, values))
     return list(done.values())

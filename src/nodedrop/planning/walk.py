@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ Outcome = Factors | list[Factors]
 LabelRule = Callable[["Walk", Node], Outcome]
 
 LABEL_RULES: dict[str, LabelRule] = {}
+
+# Tests set this, so that a rule that fails is an error and not merely an operator without a rule.
+STRICT = False
 
 
 def label_rule(*ops: str) -> Callable[[LabelRule], LabelRule]:
@@ -71,10 +74,12 @@ class Read:
 
 @dataclass(frozen=True)
 class Layer:
-    """A weight whose output axis is made of units."""
+    """A weight of which one axis, or part of it, is made of units; `places` are their indices along that axis."""
 
     name: str
     weight: str
+    axis: int
+    places: Tensor
     graph: int
     node: str
     labels: Tensor
@@ -192,7 +197,7 @@ def structure(program: Program) -> Structure:
         representative,
         tuple(labels.slots.values()),
         tuple(read for walk in walks for read in walk.reads),
-        tuple(layer for walk in walks for layer in walk.layers),
+        _named(layer for walk in walks for layer in walk.layers),
         tuple(labels.constraints),
         torch.cat([torch.zeros(0, dtype=torch.long), *labels.free]),
         pins,
@@ -200,6 +205,16 @@ def structure(program: Program) -> Structure:
         tuple(item for walk in walks for item in walk.sized),
         tuple(walk.values for walk in walks),
     )
+
+
+def _named(layers: Iterable[Layer]) -> tuple[Layer, ...]:
+    """Layers with a name each: a weight that makes units along both axes (tied) is named with the second."""
+    first: dict[str, int] = {}
+    found = []
+    for layer in layers:
+        axis = first.setdefault(layer.weight, layer.axis)
+        found.append(layer if axis == layer.axis else replace(layer, name=f"{layer.name}[{layer.axis}]"))
+    return tuple(found)
 
 
 def _label(walk: Walk, node: Node) -> Outcome:
@@ -210,14 +225,19 @@ def _label(walk: Walk, node: Node) -> Outcome:
     if node.op == GETITEM:
         found = walk.values.get(node.args[0].name, ())
         return found[node.args[1]] if isinstance(found, list) else found
-    rule = LABEL_RULES.get(node.op)
-    if rule is None:
+    outcome: Outcome | None = None
+    if node.op in LABEL_RULES and node.name not in walk.graph.shapeless:
+        try:
+            outcome = LABEL_RULES[node.op](walk, node)
+        except Exception:  # a use of the operator that its rule did not foresee
+            if STRICT:
+                raise
+    if outcome is None:
         for name in node.inputs:
             found = walk.values.get(name, ())
             for factors in found if isinstance(found, list) else [found]:
                 walk.pin(node, factors, f"{node.op} has no rule")
         return [()] * len(node.shapes) if len(node.shapes) > 1 else ()
-    outcome = rule(walk, node)
     for factors in outcome if isinstance(outcome, list) else [outcome]:
         for factor in factors:
             if len(support(factor)) > 1:

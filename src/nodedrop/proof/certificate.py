@@ -57,15 +57,6 @@ class Certificates:
         interval = self.intervals[value]
         return interval.lo == 0 if interval.exact else (interval.lo == 0) & (interval.hi == 0)
 
-    def constant(self, value: str) -> Tensor:
-        """Compact mask of elements that are one number up to the last bits (that number is the interval's middle)."""
-        interval = self.intervals[value]
-        if interval.exact:
-            return torch.ones_like(interval.lo, dtype=torch.bool)
-        width = interval.hi - interval.lo
-        dtype = self.graph.by_name[value].dtype or torch.float32
-        return width <= 64 * torch.finfo(dtype).eps * interval.magnitude if dtype.is_floating_point else width == 0
-
     def upper(self, value: str) -> Tensor:
         """Compact upper bound."""
         return self.intervals[value].hi

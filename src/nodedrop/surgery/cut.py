@@ -36,7 +36,8 @@ def _fold(transaction: Transaction, tensors: dict[str, Tensor], folding: Folding
     if per_index.dim() > 2:  # kernel positions: every one of them sees the constant
         per_index = per_index.flatten(1, -2).sum(1)
     shift = per_index @ folding.constant.to(weight.device)
-    transaction.set_data(tensors[folding.bias], (bias.double() + shift).to(bias.dtype))
+    moved = (bias.double() + shift).to(bias.dtype)
+    transaction.set_data(tensors[folding.bias], moved, tensors[folding.bias].grad)
 
 
 def _slice_everywhere(
@@ -46,7 +47,8 @@ def _slice_everywhere(
     for cut in cuts:
         if cut.size != before[cut.axis]:
             raise CutError(f"'{name}' has size {before[cut.axis]} along axis {cut.axis}, the plan expects {cut.size}")
-    transaction.set_data(tensor, sliced(tensor.data, cuts))
+    gradient = None if tensor.grad is None else sliced(tensor.grad, cuts)
+    transaction.set_data(tensor, sliced(tensor.data, cuts), gradient)
     for optimizer in optimizers:
         for key, value in list(optimizer.state.get(tensor, {}).items()):
             if not isinstance(value, Tensor) or value.numel() <= 1:

@@ -19,11 +19,10 @@ class Transaction:
         self._undo: list[tuple[Any, ...]] = []
         self._done = False
 
-    def set_data(self, tensor: Tensor, value: Tensor) -> None:
-        """Give a parameter or buffer other data; a gradient of the old shape goes."""
-        self._undo.append((_restore_data, tensor, tensor.data, tensor.grad))
-        tensor.grad = None
-        tensor.data = value
+    def set_data(self, tensor: Tensor, value: Tensor, gradient: Tensor | None = None) -> None:
+        """Give a parameter or buffer other data, and a gradient that fits it."""
+        self._undo.append((_set_data, tensor, tensor.data, tensor.grad))
+        _set_data(tensor, value, gradient)
 
     def set_attribute(self, module: nn.Module, name: str, value: Any) -> None:
         """Set a plain attribute of a module."""
@@ -50,7 +49,7 @@ class Transaction:
                 action(*arguments)
 
 
-def _restore_data(tensor: Tensor, data: Tensor, gradient: Tensor | None) -> None:
+def _set_data(tensor: Tensor, data: Tensor, gradient: Tensor | None) -> None:
     tensor.grad = None
     tensor.data = data
     tensor.grad = gradient

@@ -181,7 +181,7 @@ MOVES: dict[str, Move] = {
         [
             "aten.clone.default", "aten.contiguous.default", "aten.detach.default", "aten.detach_.default",
             "aten.alias.default", "aten.lift_fresh_copy.default", "aten.lift_fresh.default",
-            "aten.view_of.default", "aten.positive.default", "aten.conj.default", "aten.resolve_conj.default",
+            "aten.positive.default", "aten.conj.default", "aten.resolve_conj.default",
         ],
         _same,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,20 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ..errors import InputError, TraceError
-from .graph import BUFFER, CONSTANT, GETITEM, INPUT, PARAMETER, Graph, Mode, Node, Program, Ref, canonical_names
+from .graph import (
+    BUFFER,
+    CONSTANT,
+    GETITEM,
+    INPUT,
+    PARAMETER,
+    Graph,
+    Mode,
+    Node,
+    Program,
+    Ref,
+    canonical_names,
+    tensors_of,
+)
 
 _KINDS = {
     InputKind.PARAMETER: PARAMETER,
@@ -25,6 +39,7 @@ _KINDS = {
     InputKind.CONSTANT_TENSOR: CONSTANT,
     InputKind.USER_INPUT: INPUT,
 }
+_ASSERTIONS = {"aten._assert_tensor_metadata.default", "aten._assert_async.msg", "aten._assert_scalar.default"}
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -63,25 +78,44 @@ def trace(module: nn.Module, example_inputs: Any) -> Program:
 
 def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode) -> Graph:
     """Trace a module in one mode."""
-    with _quiet(), modes_kept(module):
+    with _quiet(), undisturbed(module):
         if module.training != (mode == "train"):
             module.train(mode == "train")
+        before = random.getstate()
         try:
             program = torch.export.export(module, args, kwargs, strict=False).run_decompositions({})
         except Exception as error:
             raise TraceError(_explain(module, mode, error)) from error
+        if random.getstate() != before:
+            name = type(module).__name__
+            raise TraceError(
+                f"{name} cannot be traced in {mode} mode: its forward draws from Python's `random`, so one trace does "
+                "not tell what the next pass computes (use torch's random numbers, which are part of the graph)"
+            )
     return _convert(program, canonical_names(module), mode)
 
 
 @contextmanager
-def modes_kept(module: nn.Module) -> Iterator[None]:
-    """Put every submodule's training flag back on leaving."""
-    flags = [(child, child.training) for child in module.modules()]
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Put back, on leaving, what a forward pass may change: tensors, buffers, training flags, random state."""
+    flags = [(child, child.training, dict(child._buffers)) for child in module.modules()]
+    parameters = {id(parameter) for parameter in module.parameters()}
+    tensors = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors_of(module).values()]
+    state, devices = random.getstate(), sorted({t.device.index or 0 for t, *_ in tensors if t.device.type == "cuda"})
     try:
-        yield
+        with torch.random.fork_rng(devices=devices):
+            yield
     finally:
-        for child, flag in flags:
+        random.setstate(state)
+        for child, flag, buffers in flags:
             child.training = flag
+            child._buffers.clear()
+            child._buffers.update(buffers)
+        with torch.no_grad():
+            for tensor, version, value in tensors:
+                # statistics are updated behind the version counter's back
+                if tensor._version != version or (id(tensor) not in parameters and not torch.equal(tensor, value)):
+                    tensor.copy_(value)
 
 
 def _convert(program: ExportedProgram, canonical: Mapping[str, str], mode: Mode) -> Graph:
@@ -90,7 +124,7 @@ def _convert(program: ExportedProgram, canonical: Mapping[str, str], mode: Mode)
     nodes: list[Node] = []
     known: dict[str, str] = {}
     for fx_node in program.graph.nodes:
-        if fx_node.op == "output":
+        if fx_node.op == "output" or str(fx_node.target) in _ASSERTIONS:
             continue
         values = fx_node.meta.get("val")
         shapes, dtypes = _signature(values)
@@ -205,9 +239,8 @@ def _trace_parts(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
         for name, child in module.named_modules()
         if name
     ]
-    state = {name: tensor.clone() for name, tensor in module.named_buffers()}
     try:
-        with modes_kept(module), torch.random.fork_rng(devices=[]), torch.no_grad():
+        with undisturbed(module), torch.no_grad():
             module.train(mode == "train")
             module(*args, **kwargs)
     except Exception:
@@ -215,9 +248,6 @@ def _trace_parts(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     finally:
         for hook in hooks:
             hook.remove()
-        with torch.no_grad():
-            for name, tensor in module.named_buffers():
-                tensor.copy_(state[name])
     return list(_largest_parts(module, "", calls, mode, canonical_names(module)))
 
 

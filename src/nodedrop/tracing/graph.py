@@ -81,6 +81,12 @@ class Graph:
     part: str = ""
 
     @cached_property
+    def shapeless(self) -> frozenset[str]:
+        """Nodes that have, or read, a tensor whose shape depends on the data."""
+        loose = {node.name for node in self.nodes if any(s is None and d is not None for s, d in _results(node))}
+        return frozenset(node.name for node in self.nodes if loose & {node.name, *node.inputs})
+
+    @cached_property
     def by_name(self) -> Mapping[str, Node]:
         """Nodes by name."""
         return {node.name: node for node in self.nodes}
@@ -130,6 +136,10 @@ def canonical_names(module: torch.nn.Module) -> dict[str, str]:
         for name, tensor in named:
             names[name] = first.setdefault(id(tensor), name)
     return names
+
+
+def _results(node: Node) -> Iterator[tuple[Shape | None, torch.dtype | None]]:
+    yield from zip(node.shapes, node.dtypes, strict=True)
 
 
 def _refs(value: Any) -> Iterator[str]:

@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ...tracing.graph import Node, Ref
+from ...tracing.graph import BUFFER, PARAMETER, Node, Ref
 from ..interval import INF, Ball, Interval, unbounded
 from ..registry import Context, Result, rule
 from ..rounding import DOUBLE, gamma, sum_margin
@@ -34,7 +34,8 @@ def weighted_sum(
     lower = lo @ positive + hi @ negative + offset
     products = torch.maximum(lo.abs(), hi.abs()) @ (positive - negative)
     margin = sum_margin(products + offset.abs(), terms + (bias is not None), ctx.u(node), ctx.tiny(node))
-    margin = torch.where(products == 0, 0.0, margin)  # the bias alone is not rounded
+    if ctx.dtype is None:
+        margin = torch.where(products == 0, 0.0, margin)  # the bias alone is not rounded
     ctx.margins[node.name] = margin
     # a sum of terms that are all ≤ 0 is ≤ 0 however it is rounded
     above = hi.clamp(min=0) @ positive + lo.clamp(max=0) @ negative + offset.clamp(min=0)
@@ -47,8 +48,8 @@ def weighted_sum(
         top, bottom = inf_hi.double(), inf_lo.double()
         upper = upper.masked_fill(top @ rises + bottom @ falls > 0, INF)
         lower = lower.masked_fill(bottom @ rises + top @ falls > 0, -INF)
-    limit = ctx.largest(node)
-    return lower.masked_fill(lower < -limit, -INF), upper.masked_fill(upper > limit, INF)
+    risky = ~(products + offset.abs() <= ctx.largest(node))
+    return lower.masked_fill(risky, -INF), upper.masked_fill(risky, INF)
 
 
 def parts(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,9 +64,11 @@ def kernel_parts(ctx: Context, weight: Ref, groups: int = 1, *, transposed: bool
 
     Summed in the weight's own precision (at least single), which `weighted_sum` allows for. Graphs share the result.
     """
-    key = (ctx.graph.by_name[weight.name].target or weight.name, groups, transposed)
+    node = ctx.graph.by_name[weight.name]
+    shared = node.op in (PARAMETER, BUFFER)  # a value of the same name may be another one in another graph
+    key = (node.target if shared else (id(ctx.graph), node.name), groups, transposed)
     if key not in ctx.memo:
-        kernel = ctx.raw(weight).lo
+        kernel = ctx.written(weight).lo
         kernel = kernel if kernel.dtype in (torch.float32, torch.float64) else kernel.float()
         flat = kernel.reshape(groups, kernel.shape[0] // groups, kernel.shape[1], -1)
         ones = torch.ones(flat.shape[-1], dtype=flat.dtype, device=flat.device)
@@ -77,9 +80,9 @@ def kernel_parts(ctx: Context, weight: Ref, groups: int = 1, *, transposed: bool
 
 @rule("aten.linear.default")
 def _linear(ctx: Context, node: Node) -> Result:
-    value, weight = ctx(node.args[0]), ctx.raw(node.args[1])
+    value, weight = ctx(node.args[0]), ctx.written(node.args[1])
     bias = node.arg(2, "bias")
-    offset = ctx(bias) if isinstance(bias, Ref) else None
+    offset = ctx.written(bias).double() if isinstance(bias, Ref) else None
     if not weight.exact or (offset is not None and not offset.exact):
         return _product(ctx, node, value, _turned(weight.double()), offset)
     rows = value.written_out((len(value.shape) - 1,))
@@ -95,12 +98,11 @@ def _in_ball(ctx: Context, node: Node, ball: Ball, weight: Tensor, bias: Tensor 
     """Layer norm's own bound (§2.5): |w·(g∘x̂)| ≤ √d·‖P(w∘g)‖₂, plus what rounding can add."""
     inputs, u = weight.shape[1], ctx.u(node)
     scaled = weight * ball.scale
-    reach = inputs**0.5 * scaled.norm(dim=1)
     size = scaled.abs().sum(1)
-    if ball.centred and ball.slack < INF:
-        centred = scaled - scaled.mean(1, keepdim=True)
-        quadrature = (inputs * centred.square().sum(1) + (ball.slack * size).square()).sqrt()
-        reach = torch.minimum(reach, quadrature)
+    if ball.centred:
+        scaled = scaled - scaled.mean(1, keepdim=True)
+    slack = (ball.slack * size).nan_to_num(nan=0.0, posinf=INF)
+    reach = (inputs * scaled.square().sum(1) + slack.square()).sqrt()
     middle = weight @ ball.shift + (0 if bias is None else bias)
     magnitude = inputs**0.5 * size + weight.abs() @ ball.shift.abs() + (0 if bias is None else bias.abs())
     margin = magnitude * (gamma(inputs + 2 * MEAN_ROUNDINGS, u) + gamma(inputs + 8, DOUBLE)) + ctx.tiny(node)
@@ -152,10 +154,13 @@ def _product(ctx: Context, node: Node, first: Interval, second: Interval, offset
         size = size + sum_margin(size, inner, ctx.u(node), ctx.tiny(node))
         low = torch.zeros_like(size) if bool((rows.lo >= 0).all() and (columns.lo >= 0).all()) else -size
         result = Interval(low, size, node.shape)
+    lo, hi = result.lo, result.hi
     if offset is not None:
-        lo, hi = result.lo + offset.lo, result.hi + offset.hi
-        result = ctx.rounded(node, lo, hi, ulps=2)
-    return Interval(result.lo, result.hi, node.shape)
+        margin = sum_margin(result.magnitude + offset.magnitude, 4, ctx.u(node), ctx.tiny(node))
+        lo, hi = lo + offset.lo - margin, hi + offset.hi + margin
+        lo = torch.where((result.lo >= 0) & (offset.lo >= 0), lo.clamp(min=0), lo)
+        hi = torch.where((result.hi <= 0) & (offset.hi <= 0), hi.clamp(max=0), hi)
+    return ctx.limited(node, lo.nan_to_num(nan=-INF, neginf=-INF), hi.nan_to_num(nan=INF, posinf=INF))
 
 
 @rule("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", "aten.convolution.default",
@@ -198,9 +203,10 @@ def _convolved(ctx: Context, node: Node, split: tuple[Tensor, Tensor], *, padded
     flat = value.uniform((0, *range(2, rank))).written_out((1,))
     rows = Interval(flat.lo.reshape(groups, 1, -1), flat.hi.reshape(groups, 1, -1), ())
     bias = node.arg(2, "bias")
-    offset = ctx(bias).lo.reshape(groups, 1, -1) if isinstance(bias, Ref) else None
-    if isinstance(bias, Ref) and not ctx(bias).exact:
+    known = ctx.known(bias)
+    if isinstance(bias, Ref) and known is None:
         return unbounded(node.shape)
+    offset = None if known is None else known.reshape(groups, 1, -1)
     lo, hi = weighted_sum(ctx, node, split, rows, offset, terms)
     shape = (1, -1, *(1,) * (rank - 2))
     ctx.margins[node.name] = ctx.margins[node.name].reshape(shape)
@@ -220,4 +226,4 @@ def _einsum(ctx: Context, node: Node) -> Result:
     terms = prod(prod(op.shape) for op in operands) // max(prod(node.shape), 1)
     size = size + sum_margin(size, terms + len(operands), ctx.u(node), ctx.tiny(node))
     low = torch.zeros_like(size) if all(bool((op.lo >= 0).all()) for op in operands) else -size
-    return Interval(low, size, node.shape)
+    return ctx.limited(node, low, size)

@@ -12,7 +12,13 @@ from ..registry import Context, Result, rule
 @rule("aten.full.default", "aten.full_like.default", "aten.new_full.default")
 def _full(ctx: Context, node: Node) -> Result:
     value = node.arg(2 if node.op == "aten.new_full.default" else 1, "fill_value")
-    return constant(float(value), node.shape) if isinstance(value, bool | int | float) else unbounded(node.shape)
+    return _everywhere(ctx(value), node) if isinstance(value, bool | int | float) else unbounded(node.shape)
+
+
+def _everywhere(number: Interval, node: Node) -> Interval:
+    ones = (1,) * len(node.shape)
+    lo = number.lo.reshape(ones)
+    return Interval(lo, lo if number.exact else number.hi.reshape(ones), node.shape)
 
 
 @rule("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.zero.default")
@@ -27,21 +33,20 @@ def _ones(ctx: Context, node: Node) -> Result:
 
 @rule("aten.scalar_tensor.default")
 def _scalar(ctx: Context, node: Node) -> Result:
-    return constant(float(node.args[0]), node.shape)
+    return _everywhere(ctx(node.args[0]), node)
 
 
 @rule("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 def _arange(ctx: Context, node: Node) -> Result:
     numbers = [float(a) for a in node.args if isinstance(a, int | float)]
     first, last = (0.0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
-    return between(min(first, last), max(first, last), node.shape)
+    span = between(min(first, last), max(first, last), node.shape)
+    return ctx.rounded(node, span.lo, span.hi, 4)
 
 
 @rule("aten.fill.Scalar", "aten.fill.Tensor")
 def _fill(ctx: Context, node: Node) -> Result:
-    value = ctx(node.args[1])
-    ones = (1,) * len(node.shape)
-    return Interval(value.lo.reshape(ones), value.hi.reshape(ones), node.shape)
+    return _everywhere(ctx(node.args[1]), node)
 
 
 @rule("aten.rand.default", "aten.rand_like.default", "aten.bernoulli.default", "aten.bernoulli.p",
@@ -61,7 +66,8 @@ def _bits(ctx: Context, node: Node) -> Result:
 
 
 @rule("aten.randn.default", "aten.randn_like.default", "aten.empty.memory_format", "aten.argmax.default",
-      "aten.empty_like.default", "aten.cumsum.default", "aten.randint.low", "aten.argsort.default")
+      "aten.empty_like.default", "aten.new_empty.default",
+      "aten.cumsum.default", "aten.randint.low", "aten.argsort.default")
 def _anything(ctx: Context, node: Node) -> Result:
     return unbounded(node.shape)
 
@@ -78,7 +84,7 @@ def _embedding(ctx: Context, node: Node) -> Result:
       "aten.dropout_.default")
 def _dropout(ctx: Context, node: Node) -> Result:
     """In training mode a value is dropped or divided by 1 − p."""
-    value, p, training = ctx(node.args[0]), float(node.arg(1, "p", 0.5)), bool(node.arg(2, "train", True))
+    value, p, training = ctx(node.args[0]), float(node.arg(1, "p", 0.5)), node.arg(2, "train", True) is not False
     if training and p > 0:
         scale = 1 / (1 - p) if p < 1 else 0.0
         wide = value.with_zero().scaled(scale)
@@ -137,7 +143,7 @@ def _log_softmax(ctx: Context, node: Node) -> Result:
     return between(-INF, 0.0, node.shape)
 
 
-@rule("aten.softmax.int", "aten._softmax.default", "aten.softmin.default")
+@rule("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 def _softmax(ctx: Context, node: Node) -> Result:
     axis = int(node.args[1]) % len(node.shape)
     u = ctx.u(node)

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from ...tracing.compact import MOVES, join, join_axis, names_of
 from ...tracing.graph import Node
-from ..interval import Interval, constant, hull
+from ..interval import Interval, constant, hull, unbounded
 from ..registry import RULES, Context, Result, rule
 from ..rounding import unit_roundoff
 
@@ -63,11 +63,19 @@ def _cast(ctx: Context, node: Node) -> Result:
     if node.dtype is None or not node.dtype.is_floating_point:
         if node.dtype is torch.bool:
             return hull(constant(0.0, node.shape), constant(1.0, node.shape), node.shape)
+        kind = torch.iinfo(node.dtype) if node.dtype is not None and not node.dtype.is_complex else None
+        if kind is None or bool((value.lo < kind.min).any()) or bool((value.hi > kind.max).any()):
+            return unbounded(node.shape)  # it may wrap around
         return Interval(value.lo.floor(), value.hi.ceil(), node.shape)
     source = ctx.graph.by_name[node.args[0].name].dtype
-    if unit_roundoff(source) >= ctx.u(node) and source is not None and source.is_floating_point:
+    if source is not None and source.is_floating_point and _holds(node.dtype, source):
         return replace(value, shape=node.shape)
     return ctx.rounded(node, value.lo, value.hi)
+
+
+def _holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
+    """Whether every number of one type is a number of the other."""
+    return unit_roundoff(wide) <= unit_roundoff(narrow) and torch.finfo(wide).max >= torch.finfo(narrow).max
 
 
 @rule("aten.constant_pad_nd.default", "aten.pad.default")
@@ -80,6 +88,8 @@ def _pad(ctx: Context, node: Node) -> Result:
     if mode != "constant":
         return Interval(*_hull_over(value, padded), node.shape)
     number = float(fill or 0)
+    if not ctx.scalar(number).exact:
+        return Interval(*_hull_over(_around(ctx, node, number), set()), node.shape)
     written = {d for d in padded if value.lo.size(d) > 1 or value.hi.size(d) > 1}
     if not written:
         return hull(Interval(value.lo, value.hi, node.shape), constant(number, node.shape), node.shape)
@@ -89,6 +99,19 @@ def _pad(ctx: Context, node: Node) -> Result:
     if padded - written:
         lo, hi = lo.clamp(max=number), hi.clamp(min=number)
     return Interval(lo, hi, node.shape)
+
+
+def _around(ctx: Context, node: Node, number: float) -> Interval:
+    """The hull of the padded value and a number that the kernel rounds."""
+    value, fill = ctx(node.args[0]), ctx.scalar(number)
+    flat = value.uniform(tuple(range(len(node.shape))))
+    return hull(Interval(flat.lo, flat.hi, node.shape), fill, node.shape)
+
+
+def _windowed(node: Node) -> set[int]:
+    """The axes a spatial operator works along: as many of the last as its name says."""
+    count = next(int(c) for c in node.op if c.isdigit())
+    return set(range(len(node.shape) - count, len(node.shape)))
 
 
 def _hull_over(value: Interval, axes: set[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -101,14 +124,13 @@ def _hull_over(value: Interval, axes: set[int]) -> tuple[torch.Tensor, torch.Ten
       "aten.upsample_nearest2d.vec", "aten.upsample_nearest3d.vec", "aten.upsample_nearest2d.default",
       "aten.upsample_nearest1d.default", "aten._upsample_nearest_exact2d.vec")
 def _copied(ctx: Context, node: Node) -> Result:
-    value = ctx(node.args[0])
-    return Interval(*_hull_over(value, set(range(2, len(node.shape)))), node.shape)
+    return Interval(*_hull_over(ctx(node.args[0]), _windowed(node)), node.shape)
 
 
 @rule("aten.upsample_bilinear2d.vec", "aten.upsample_linear1d.vec", "aten.upsample_trilinear3d.vec",
       "aten.upsample_bilinear2d.default")
 def _interpolated(ctx: Context, node: Node) -> Result:
-    lo, hi = _hull_over(ctx(node.args[0]), set(range(2, len(node.shape))))
+    lo, hi = _hull_over(ctx(node.args[0]), _windowed(node))
     return ctx.rounded(node, lo, hi, ulps=16)
 
 

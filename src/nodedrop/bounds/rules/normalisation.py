@@ -14,8 +14,14 @@ from ..rounding import gamma
 from .contraction import MEAN_ROUNDINGS
 
 
+def _unknown(ctx: Context, *values: object) -> bool:
+    """Whether a scale or shift is itself computed from the input, which these rules do not follow."""
+    return any(isinstance(value, Ref) and not ctx.raw(value).exact for value in values)
+
+
 def _per_unit(ctx: Context, value: object, rank: int, default: float) -> Tensor:
-    known = ctx(value).lo if isinstance(value, Ref) else torch.full((1,), default, dtype=torch.float64)
+    known = ctx.known(value)
+    known = torch.full((1,), default, dtype=torch.float64) if known is None else known
     return known.reshape(1, -1, *(1,) * (rank - 2))
 
 
@@ -31,6 +37,8 @@ def _affine(ctx: Context, node: Node, lo: Tensor, hi: Tensor, weight: Tensor, bi
 
 @rule("aten._native_batch_norm_legit_no_training.default")
 def _batch_norm_eval(ctx: Context, node: Node) -> Result:
+    if _unknown(ctx, *node.args[1:5]):
+        return _with_statistics(unbounded(node.shape), node)
     value, rank = ctx(node.args[0]), len(node.shape)
     epsilon = float(node.args[6])
     mean = _per_unit(ctx, node.args[3], rank, 0.0)
@@ -56,15 +64,14 @@ def _batch_norm_train(ctx: Context, node: Node) -> Result:
     no_stats = node.op.endswith("no_stats")
     training = bool(node.args[3 if no_stats else 5])
     epsilon = float(node.args[5 if no_stats else 7])
-    if not training:
+    if not training or _unknown(ctx, *node.args[1:3]):
         return _with_statistics(unbounded(node.shape), node)
     spread = value.uniform((0, *range(2, rank)))
     least = sqrt(epsilon) if epsilon > 0 else 0.0
     reach = ((spread.hi - spread.lo) / least).nan_to_num(nan=INF)
     noise = (MEAN_ROUNDINGS * ctx.u(node) * spread.magnitude / least).nan_to_num(nan=INF)
-    positions = prod(node.shape[2:])
-    limit = ctx.batch_limit * positions
-    samuelson = (noise.square() + max(limit - 1, 0)).sqrt().clamp(max=sqrt(limit) * (1 + 1e-3))
+    values = prod(node.shape) / node.shape[1] * ctx.batch_growth
+    samuelson = (noise.square() + max(values - 1, 0)).sqrt()
     half = torch.minimum(reach + noise, samuelson) * (1 + gamma(MEAN_ROUNDINGS, ctx.u(node)))
     weight, bias = _per_unit(ctx, node.args[1], rank, 1.0), _per_unit(ctx, node.args[2], rank, 0.0)
     return _with_statistics(_affine(ctx, node, -half, half, weight, bias), node)
@@ -85,12 +92,10 @@ def _slack(ctx: Context, node: Node, value: Interval, epsilon: float) -> float:
 
 
 def _reach(ctx: Context, node: Node, value: Interval, count: int, epsilon: float, *, centred: bool = True) -> float:
-    """max |x̂ᵢ| over rows of `count` values: √(n−1) plus rounding, never above √n (1 + rounding)."""
+    """max |x̂ᵢ| over rows of `count` values: √(n−1) if centred, in quadrature with what rounding the mean can add."""
     growth = 1 + gamma(MEAN_ROUNDINGS, ctx.u(node))
-    if not centred:
-        return sqrt(count) * growth
-    slack = _slack(ctx, node, value, epsilon)
-    return min(sqrt(max(count - 1, 0) + slack**2), sqrt(count)) * growth
+    slack = _slack(ctx, node, value, epsilon) if centred else 0.0
+    return sqrt(max(count - centred, 0) + slack**2) * growth
 
 
 @rule("aten.layer_norm.default", "aten.native_layer_norm.default", "aten.rms_norm.default",
@@ -101,15 +106,19 @@ def _layer_norm(ctx: Context, node: Node) -> Result:
     weight, bias = node.arg(2, "weight"), None if rms else node.arg(3, "bias")
     given = node.arg(3 if rms else 4, "eps")
     epsilon = float(given) if given is not None else float(torch.finfo(node.dtype or torch.float32).eps)
-    scale = ctx(weight).lo if isinstance(weight, Ref) else torch.ones((1,) * axes, dtype=torch.float64)
-    shift = ctx(bias).lo if isinstance(bias, Ref) else torch.zeros((1,) * axes, dtype=torch.float64)
+    if _unknown(ctx, weight, bias):
+        return _with_statistics(unbounded(node.shape), node)
+    known_scale, known_shift = ctx.known(weight), ctx.known(bias)
+    scale = torch.ones((1,) * axes, dtype=torch.float64) if known_scale is None else known_scale
+    shift = torch.zeros((1,) * axes, dtype=torch.float64) if known_shift is None else known_shift
     count = prod(node.args[1])
     half = torch.full((1,) * len(node.shape), _reach(ctx, node, value, count, epsilon, centred=not rms))
     half = half.double()
     result = _affine(ctx, node, -half, half, scale, shift)
     if axes == 1:
         row = node.shape[-1]
-        ball = Ball(scale.expand(row), shift.expand(row), not rms, _slack(ctx, node, value, epsilon))
+        slack = 0.0 if rms else _slack(ctx, node, value, epsilon)
+        ball = Ball(scale.expand(row), shift.expand(row), not rms, slack)
         result = Interval(result.lo, result.hi, node.shape, ball=ball)
     return _with_statistics(result, node)
 
@@ -137,5 +146,7 @@ def _instance_norm(ctx: Context, node: Node) -> Result:
 def _bounded(
     ctx: Context, node: Node, value: Interval, count: int, epsilon: float, weight: object, bias: object, rank: int
 ) -> Interval:
+    if _unknown(ctx, weight, bias):
+        return unbounded(node.shape)
     half = torch.full((1,) * rank, _reach(ctx, node, value, count, epsilon), dtype=torch.float64)
     return _affine(ctx, node, -half, half, _per_unit(ctx, weight, rank, 1.0), _per_unit(ctx, bias, rank, 0.0))

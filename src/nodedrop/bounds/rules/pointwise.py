@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -41,19 +40,15 @@ INCREASING: dict[str, tuple[Function, float]] = {
     "aten.round.default": (lambda x, n: x.round(), 0),
     "aten.trunc.default": (lambda x, n: x.trunc(), 0),
     "aten.sign.default": (lambda x, n: x.sign(), 0),
-    "aten.softplus.default": (lambda x, n: F.softplus(x, n.arg(1, "beta", 1), n.arg(2, "threshold", 20)), 16),
     "aten.log_sigmoid.default": (lambda x, n: F.logsigmoid(x), 16),
-    "aten.elu.default": (lambda x, n: F.elu(x, float(n.arg(1, "alpha", 1))), 16),
     "aten.celu.default": (lambda x, n: F.celu(x, float(n.arg(1, "alpha", 1))), 16),
     "aten.selu.default": (lambda x, n: F.selu(x), 16),
-    "aten.hardsigmoid.default": (lambda x, n: (x / 6 + 0.5).clamp(0, 1), 4),
-    "aten.softsign.default": (lambda x, n: (x / (1 + x.abs())).nan_to_num(nan=1.0) * 1, 8),
+    "aten.hardsigmoid.default": (lambda x, n: (x + 3).clamp(0, 6) / 6, 4),
     "nodedrop.soft_clamped_relu.default": (lambda x, n: soft_clamped_relu(x, float(n.arg(1, "beta", 10.0))), 16),
 }
 
 # Operators that fall to one minimum and rise after it: position and value of the minimum.
 VALLEY: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
-    "aten.gelu.default": (F.gelu, -0.7517916, -0.17),
     "aten.silu.default": (F.silu, -1.2784645, -0.27847),
     "aten.mish.default": (F.mish, -1.1924, -0.30885),
     "aten.hardswish.default": (F.hardswish, -1.5, -0.375),
@@ -64,28 +59,58 @@ VALLEY: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
 def _increasing(ctx: Context, node: Node) -> Result:
     value, (function, ulps) = ctx(node.args[0]), INCREASING[node.op]
     lo, hi = function(value.lo, node), function(value.hi, node)
-    if ulps == 0:
+    numbers = [arg for arg in (*node.args, *node.kwargs.values()) if isinstance(arg, float)]
+    if ulps == 0 and all(ctx.scalar(number).exact for number in numbers):
         return Interval(lo, hi, node.shape)
-    hi = hi.masked_fill(value.hi == INF, _limit(function, node, INF))
-    lo = lo.masked_fill(value.lo == -INF, _limit(function, node, -INF))
-    return ctx.rounded(node, lo, hi, ulps)
-
-
-def _limit(function: Function, node: Node, end: float) -> float:
-    value = float(function(torch.tensor(end, dtype=torch.float64), node))
-    if math.isnan(value):
-        return 1.0 if end > 0 else -1.0  # softsign, the only one whose limit is an indeterminate quotient
-    return value
+    return ctx.rounded(node, lo, hi, max(ulps, 1))
 
 
 def _valley(ctx: Context, node: Node) -> Result:
-    value, (function, position, depth) = ctx(node.args[0]), VALLEY[node.op]
+    return _in_valley(ctx, node, *VALLEY[node.op])
+
+
+def _in_valley(
+    ctx: Context, node: Node, function: Callable[[Tensor], Tensor], position: float, depth: float
+) -> Interval:
+    value = ctx(node.args[0])
     at_lo = function(value.lo).nan_to_num(nan=0.0, posinf=INF, neginf=-INF)
     at_hi = function(value.hi).nan_to_num(nan=0.0, posinf=INF, neginf=-INF)
     hi = torch.maximum(at_lo, at_hi)
     crosses = (value.lo <= position + 1e-3) & (value.hi >= position - 1e-3)
     lo = torch.minimum(at_lo, at_hi).masked_fill(crosses, depth)
-    return ctx.rounded(node, lo, hi, 0 if node.op == "aten.abs.default" else 32)
+    if node.op == "aten.abs.default":
+        return Interval(lo, hi, node.shape)
+    # x times a number in [0, 1], which is off by a few roundings of 1, and settled beyond ±64
+    noise = 32 * ctx.u(node) * value.magnitude.clamp(max=64)
+    settled = (at_lo == 0) & (at_hi == 0) & (value.hi < position) & torch.tensor(node.op == "aten.hardswish.default")
+    result = ctx.rounded(node, lo - noise, hi + noise, 4)
+    return Interval(torch.where(settled, 0.0, result.lo), torch.where(settled, 0.0, result.hi), node.shape)
+
+
+@rule("aten.gelu.default")
+def _gelu(ctx: Context, node: Node) -> Result:
+    form = str(node.kwargs.get("approximate", node.arg(1, "approximate", "none")))
+    return _in_valley(ctx, node, lambda x: F.gelu(x, approximate=form), -0.7517916, -0.1702)
+
+
+@rule("aten.softplus.default")
+def _softplus(ctx: Context, node: Node) -> Result:
+    """log(1 + e^{βx})/β, but x itself beyond a threshold, where the kernel steps down to it."""
+    value, beta, edge = ctx(node.args[0]), float(node.arg(1, "beta", 1)), float(node.arg(2, "threshold", 20))
+    smooth = [torch.logaddexp(torch.zeros_like(end), beta * end) / beta for end in (value.lo, value.hi)]
+    stepped = torch.minimum(smooth[0], value.lo.clamp(min=edge / beta))
+    lo = torch.where(beta * value.hi > edge * (1 - 1e-6), stepped, smooth[0])
+    return ctx.rounded(node, lo, smooth[1], 16)
+
+
+@rule("aten.elu.default")
+def _elu(ctx: Context, node: Node) -> Result | None:
+    alpha, scale, steep = (float(node.arg(k, name, 1)) for k, name in ((1, "alpha"), (2, "scale"), (3, "input_scale")))
+    if alpha < 0 or scale < 0 or steep < 0:
+        return None
+    value = ctx(node.args[0])
+    ends = [torch.where(x > 0, scale * x, scale * alpha * (steep * x).expm1()) for x in (value.lo, value.hi)]
+    return ctx.rounded(node, ends[0], ends[1], 16)
 
 
 for _op in INCREASING:
@@ -95,30 +120,30 @@ for _op in VALLEY:
 
 
 @rule("aten.leaky_relu.default", "aten.prelu.default", "aten._prelu_kernel.default")
-def _leaky(ctx: Context, node: Node) -> Result:
+def _leaky(ctx: Context, node: Node) -> Result | None:
     value = ctx(node.args[0])
-    slope = ctx(node.args[1]) if len(node.args) > 1 and isinstance(node.args[1], Ref) else None
-    if slope is None:
-        a = float(node.arg(1, "negative_slope", 0.01))
-        ends = [torch.where(end > 0, end, a * end) for end in (value.lo, value.hi)]
-    else:
-        steep = slope.lo
-        if node.op == "aten.prelu.default" and steep.dim() == 1:
-            steep = steep.reshape([-1 if d == 1 else 1 for d in range(len(node.shape))])
-        ends = [torch.where(end > 0, end, steep * end) for end in (value.lo, value.hi)]
+    slope = node.arg(1, "negative_slope", 0.01)
+    steep = ctx.known(slope) if isinstance(slope, Ref) else torch.tensor(float(slope), dtype=torch.float64)
+    if steep is None:
+        return None
+    if node.op == "aten.prelu.default" and steep.dim() == 1:
+        steep = steep.reshape([-1 if d == 1 else 1 for d in range(max(len(node.shape), 2))][: len(node.shape)])
+    ends = [torch.where(end > 0, end, (steep * end).nan_to_num(nan=0.0)) for end in (value.lo, value.hi)]
     lo, hi = torch.minimum(*ends), torch.maximum(*ends)
     crosses = (value.lo < 0) & (value.hi > 0)
     lo, hi = torch.where(crosses, lo.clamp(max=0), lo), torch.where(crosses, hi.clamp(min=0), hi)
-    return ctx.rounded(node, lo.nan_to_num(nan=-INF), hi.nan_to_num(nan=INF))
+    return ctx.rounded(node, lo, hi, 2)
 
 
 @rule("aten.threshold.default", "aten.threshold_.default")
 def _threshold(ctx: Context, node: Node) -> Result:
     """x where x > t, else v: two cases, each if the interval reaches it."""
-    value, t, v = ctx(node.args[0]), float(node.args[1]), float(node.args[2])
-    above, below = value.hi > t, value.lo <= t
-    low, high = torch.where(above, value.lo.clamp(min=t), INF), torch.where(above, value.hi, -INF)
-    lo, hi = torch.where(below, low.clamp(max=v), low), torch.where(below, high.clamp(min=v), high)
+    value, edge, other = ctx(node.args[0]), ctx.scalar(float(node.args[1])), ctx.scalar(float(node.args[2]))
+    above, below = value.hi > edge.lo, value.lo <= edge.hi
+    low = torch.where(above, torch.maximum(value.lo, edge.lo), INF)
+    high = torch.where(above, value.hi, -INF)
+    lo = torch.where(below, torch.minimum(low, other.lo), low)
+    hi = torch.where(below, torch.maximum(high, other.hi), high)
     return Interval(lo, hi, node.shape)
 
 
@@ -212,7 +237,8 @@ def _rms(ctx: Context, node: Node) -> Ball | None:
         )
         epsilon = chain[1].args[1]
         last = tuple(int(d) for d in mean.args[1]) in ((-1,), (len(node.shape) - 1,))
-        if squared and last and isinstance(epsilon, float) and epsilon >= 0:
+        whole = len(mean.shape) == len(node.shape) and mean.shape[-1] == 1
+        if squared and last and whole and isinstance(epsilon, float) and epsilon > 0:
             ones = torch.ones(node.shape[-1], dtype=torch.float64)
             return Ball(ones, torch.zeros_like(ones), centred=False, slack=0.0)
     return None
@@ -244,7 +270,10 @@ def _add(ctx: Context, node: Node) -> Result:
     hi = (first.hi + scaled[1]).nan_to_num(nan=INF, posinf=INF)
     # x + 0 is exact: a constant zero on one side leaves the other side's ends as they are
     still = _is_zero(first) | _is_zero(second)
-    result = ctx.rounded(node, lo, hi, ulps=1 if alpha in (1.0, -1.0) else 2)
+    if alpha not in (1.0, -1.0):  # the product is rounded by itself, so relative to its own size
+        noise = 4 * ctx.u(node) * torch.maximum(scaled[0].abs(), scaled[1].abs()).nan_to_num(posinf=0.0)
+        lo, hi = lo - noise, hi + noise
+    result = ctx.rounded(node, lo, hi)
     if bool(still.any()) and alpha in (1.0, -1.0):
         lo, hi = torch.where(still, lo, result.lo), torch.where(still, hi, result.hi)
         result = Interval(lo, hi, node.shape)

@@ -44,9 +44,10 @@ def _sum(ctx: Context, node: Node) -> Result:
         lo, hi, size = lo / count, hi / count, size / count
     margin = sum_margin(size, count + 2, ctx.u(node), ctx.tiny(node))
     ends = [_drop(end, axes, node.shape) for end in (lo - margin, hi + margin)]
+    whole = _drop(total(value.magnitude), axes, node.shape)
     low = torch.where(_drop(total(value.lo.clamp(max=0)), axes, node.shape) == 0, ends[0].clamp(min=0), ends[0])
     high = torch.where(_drop(total(value.hi.clamp(min=0)), axes, node.shape) == 0, ends[1].clamp(max=0), ends[1])
-    return Interval(low, high, node.shape)
+    return ctx.limited(node, low, high, whole)
 
 
 @rule("aten.amax.default", "aten.amin.default", "aten.max.dim", "aten.min.dim", "aten.max.default", "aten.min.default")
@@ -71,7 +72,10 @@ def _max_pool(ctx: Context, node: Node) -> Result:
     value = ctx(node.args[0])
     spatial = _spatial(node, value)
     flat = value.uniform(spatial)
-    result = Interval(flat.lo, flat.hi, node.shape)
+    hollow = "adaptive" not in node.op and any(_listed(node.arg(3, "padding", 0))) and any(
+        step > 1 for step in _listed(node.arg(4, "dilation", 1))
+    )  # a window may then see padding alone, which is −∞
+    result = Interval(torch.full_like(flat.lo, -INF) if hollow else flat.lo, flat.hi, node.shape)
     if len(node.shapes) == 2:
         return result, between(0.0, INF, node.shapes[1] or ())
     return result
@@ -80,7 +84,7 @@ def _max_pool(ctx: Context, node: Node) -> Result:
 @rule("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default",
       "aten.adaptive_avg_pool1d.default", "aten.adaptive_avg_pool2d.default", "aten.adaptive_avg_pool3d.default",
       "aten._adaptive_avg_pool2d.default")
-def _avg_pool(ctx: Context, node: Node) -> Result:
+def _avg_pool(ctx: Context, node: Node) -> Result | None:
     value = ctx(node.args[0])
     padded = "adaptive" not in node.op and any(_listed(node.arg(3, "padding", 0)))
     flat = value.uniform(_spatial(node, value))
@@ -88,9 +92,13 @@ def _avg_pool(ctx: Context, node: Node) -> Result:
         flat = flat.with_zero()
     divisor = node.arg(6, "divisor_override") if "adaptive" not in node.op else None
     window = 1
-    for n in value.shape[2:] if "adaptive" in node.op else _listed(node.args[1]):
+    spatial = _spatial(node, value)
+    kernel = _listed(node.args[1]) if "adaptive" not in node.op else [value.shape[d] for d in spatial]
+    for n in kernel if len(kernel) == len(spatial) else [kernel[0]] * len(spatial):
         window *= n
     if divisor:
+        if divisor < 0:
+            return None
         flat = flat.scaled(window / divisor)
     return ctx.rounded(node, flat.lo, flat.hi, ulps=window + 4)
 

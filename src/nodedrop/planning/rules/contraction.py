@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...tracing.compact import MOVES, names_of
-from ...tracing.graph import PARAMETER, Node, Ref
+from ...tracing.compact import names_of
+from ...tracing.graph import INPUT, PARAMETER, Node, Ref
 from ..labels import FIXED, Blocks, Factor, Factors, Slot, Whole, support, touching, vector
 from ..walk import Fold, Layer, Outcome, Read, Side, Walk, label_rule
 
@@ -20,11 +20,18 @@ def _spread(factor: Factor, axis: int, rank: int) -> Factor:
 
 
 def _parameter(walk: Walk, ref: Ref) -> Node | None:
-    """The parameter that a value is a mere rearrangement of."""
-    node = walk.node(ref)
-    while node.op in MOVES:
-        node = walk.node(node.args[0])
-    return node if node.op == PARAMETER else None
+    """The parameter that a value is made of, and of no input: rearranged, masked, scaled or normalised."""
+    node, seen = walk.node(ref), {ref.name}
+    frontier, found = [node], None
+    while frontier:
+        node = frontier.pop(0)
+        if node.op == INPUT:
+            return None
+        if node.op == PARAMETER and found is None:
+            found = node
+        frontier += [walk.graph.by_name[name] for name in node.inputs if name not in seen]
+        seen.update(node.inputs)
+    return found
 
 
 def _layer(walk: Walk, node: Node, weight: Ref, units: Tensor | None, size: int) -> None:
@@ -32,8 +39,11 @@ def _layer(walk: Walk, node: Node, weight: Ref, units: Tensor | None, size: int)
     owner = _parameter(walk, weight)
     if owner is not None:
         labels = torch.full((size,), FIXED) if units is None else vector(units)
-        name = owner.target.removesuffix(".weight")
-        walk.layers.append(Layer(name, owner.target, walk.index, node.name, labels, node.where))
+        name, first = owner.target.removesuffix(".weight"), int(labels[0])
+        slots = [s for (tensor, _), s in walk.labels.slots.items() if tensor == owner.target and first in s.labels]
+        axis, start = (slots[0].axis, int(slots[0].labels.min())) if slots and first != FIXED else (0, first)
+        places = labels - start if first != FIXED else torch.arange(size)
+        walk.layers.append(Layer(name, owner.target, axis, places, walk.index, node.name, labels, node.where))
 
 
 class _Operand:
@@ -181,7 +191,10 @@ def _product(walk: Walk, node: Node, first: Ref, second: Ref) -> Factors:
     batch = string.ascii_uppercase[: len(node.shape) - 2]
     letters = batch[len(batch) - (rank_a - 2) :] + "ti", batch[len(batch) - (rank_b - 2) :] + "io"
     found, _ = _contract(walk, node, (first, letters[0]), (second, letters[1]), batch + "to")
-    _layer(walk, node, second, found.get("o"), node.shape[-1])
+    if _parameter(walk, second) is not None:
+        _layer(walk, node, second, found.get("o"), node.shape[-1])
+    else:
+        _layer(walk, node, first, found.get("t"), node.shape[-2])
     return _output(found, batch + "to")
 
 

@@ -28,7 +28,6 @@ NO_ZERO_REGION = {
     "aten.elu.default": "ELU", "aten.selu.default": "SELU", "aten.celu.default": "CELU", "aten.mish.default": "Mish",
     "aten.tanh.default": "tanh", "aten.sigmoid.default": "sigmoid", "aten.softplus.default": "softplus",
     "aten.prelu.default": "PReLU", "aten._prelu_kernel.default": "PReLU", "aten.log_sigmoid.default": "logsigmoid",
-    "aten.softsign.default": "softsign",
 }  # fmt: skip
 
 _UNARY = [
@@ -91,14 +90,23 @@ def _glu(walk: Walk, node: Node) -> Outcome:
 
 
 @label_rule(
-    "aten.full.default", "aten.zeros.default", "aten.ones.default", "aten.arange.default", "aten.arange.start",
-    "aten.arange.start_step", "aten.scalar_tensor.default", "aten.rand.default", "aten.randn.default",
-    "aten.empty.memory_format", "aten.randint.low",
+    "aten.arange.default", "aten.arange.start", "aten.arange.start_step", "aten.scalar_tensor.default",
+    "aten.rand.default", "aten.randn.default", "aten.randint.low",
 )  # fmt: skip
 def _made(walk: Walk, node: Node) -> Outcome:
     return ()
 
 
-@label_rule("aten.new_zeros.default", "aten.new_ones.default", "aten.new_full.default")
-def _made_like(walk: Walk, node: Node) -> Outcome:
-    return ()
+@label_rule(
+    "aten.full.default", "aten.zeros.default", "aten.ones.default", "aten.empty.memory_format",
+    "aten.new_zeros.default", "aten.new_ones.default", "aten.new_full.default", "aten.new_empty.default",
+)  # fmt: skip
+def _filled(walk: Walk, node: Node) -> Outcome:
+    """One number everywhere: as long as what it meets. If the model fixes its size after all, the check will tell."""
+    factors = []
+    for axis, n in enumerate(node.shape):
+        if n > 1:
+            made = walk.labels.fresh(n)
+            walk.labels.free.append(made)
+            factors.append(made.reshape([n if d == axis else 1 for d in range(len(node.shape))]))
+    return tuple(factors)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ...tracing.compact import MOVES, join, join_axis, names_of
+from ...tracing.compact import MOVES, join, join_axis, names_of, reshape
 from ...tracing.graph import Node, Ref
-from ..labels import FIXED, Blocks, Factor, Factors, along, support, touching, vector
+from ..labels import FIXED, Blocks, Factor, Factors, Grid, along, support, touching, vector
 from ..walk import LABEL_RULES, Outcome, Walk, label_rule
 
 _SEVERAL = {
@@ -98,6 +98,17 @@ def _before_boundary(
     boundary = end if end < shape[axis] else start
     walk.pin(node, (vector(labelled)[:boundary],), "lies in front of a fixed position")
     return factors
+
+
+@label_rule("aten.channel_shuffle.default", "aten.native_channel_shuffle.default")
+def _channel_shuffle(walk: Walk, node: Node) -> Outcome:
+    """Units seen as [groups, units]: whole slices go, as if the model had written view, transpose and view."""
+    factors, shape, groups = walk(node.args[0]), walk.shape(node.args[0]), int(node.args[1])
+    for factor in touching(factors, (1,)):
+        wide = reshape(factor, shape, (shape[0], groups, shape[1] // groups, *shape[2:]))
+        reason = walk.reason(node, "its units were arranged along several axes, and only whole slices can go")
+        walk.labels.constraints.append(Grid(wide, reason))
+    return _moved(node, factors, shape)
 
 
 @label_rule("aten.pixel_shuffle.default")

@@ -57,7 +57,8 @@ def _reduce(walk: Walk, node: Node) -> Outcome:
     return [passed] * len(node.shapes) if len(node.shapes) > 1 else passed
 
 
-@label_rule("aten.softmax.int", "aten._softmax.default", "aten.log_softmax.int", "aten._log_softmax.default",
+@label_rule("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default",
+            "aten.log_softmax.int", "aten._log_softmax.default",
             "aten.cumsum.default", "aten.argsort.default")
 def _softmax(walk: Walk, node: Node) -> Outcome:
     axis = int(node.args[1]) % len(node.shape)

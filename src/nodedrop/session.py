@@ -1,0 +1,411 @@
+"""The stages bound to one module: traced once, analysed and cut as often as wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
+
+from .analysis import Analysis
+from .bounds import bound
+from .bounds.domain import boxes
+from .errors import CollapseError, CutError, InputError
+from .planning import Account, Plan, Structure, account, disagreement, plan, shrink, structure
+from .proof import Certificate, Certificates, Evidence, observe, prove
+from .surgery import Transaction, change, compare, cut_, outputs
+from .tracing import Graph, Program, split_inputs, tensors_of, trace
+
+_Outputs = list[dict[str, list[Tensor]]]
+_PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_PARTIAL = "the model could only be traced in parts, and what else its code does with them is unknown (parts=True cuts)"
+
+ModeChoice = Literal["both", "train", "eval"]
+_MODES: dict[str, tuple[Literal["eval", "train"], ...]] = {
+    "both": ("eval", "train"),
+    "train": ("train",),
+    "eval": ("eval",),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What counts as evidence, and where."""
+
+    domain: Any = (0.0, 1.0)
+    evidence: Evidence = "proved"
+    mode: ModeChoice = "both"
+    batch_size: int | None = None
+    samples: Any = None
+    dtype: torch.dtype | None = None
+    constants: bool = True
+    unread: bool = True
+    parts: bool = False
+
+    def __post_init__(self) -> None:
+        if self.evidence not in ("proved", "batch-proved", "observed"):
+            raise InputError(f"evidence must be 'proved', 'batch-proved' or 'observed', not {self.evidence!r}")
+        if self.mode not in _MODES:
+            raise InputError(f"mode must be 'both', 'train' or 'eval', not {self.mode!r}")
+        size: object = self.batch_size
+        if size is not None and not (isinstance(size, int) and size >= 1):
+            raise InputError(f"batch_size must be a whole number from 1 on, not {self.batch_size!r}")
+        if self.dtype is not None and not isinstance(self.dtype, torch.dtype):
+            raise InputError(f"dtype must be a torch.dtype, not {self.dtype!r}")
+        if self.evidence == "observed" and self.samples is None:
+            raise InputError("evidence='observed' needs samples= (a batch of inputs, or a list of batches)")
+
+    @property
+    def modes(self) -> tuple[Literal["eval", "train"], ...]:
+        """The modes that certificates must cover."""
+        return ("train",) if self.evidence == "batch-proved" else _MODES[self.mode]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cut did. `kept` names layers of which one unit was kept though all could go."""
+
+    analysis: Analysis
+    difference: float
+    eval_change: float | None
+    kept: tuple[str, ...]
+
+    @property
+    def removed(self) -> tuple[Certificate, ...]:
+        """Certificates of the removed units, with the indices they had at first."""
+        return self.analysis.removable
+
+
+class Session:
+    """A module with its program and structure. Cutting keeps them up to date without tracing again."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        example_inputs: Any,
+        options: Options,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        copies: Sequence[nn.Module] = (),
+    ) -> None:
+        self.module, self.example_inputs, self.options = usable(module), example_inputs, options
+        self.optimizers = _optimizers(self.module, optimizer)
+        self.copies = [_copy(self.module, item) for item in copies]
+        self._require_running()
+        self.structure = structure(trace(self.module, example_inputs))
+        self._require_inside()
+        self._probes = [example_inputs, _probe(self.program.graphs[0], example_inputs, options.domain)]
+        self._proven: set[tuple[str, int]] = set()
+        self.blocked: dict[int, str] = {}
+        self._origin = {(s.tensor, s.axis): list(range(s.labels.numel())) for s in self.structure.slots}
+
+    @property
+    def program(self) -> Program:
+        """The graphs of the module as it is now."""
+        return self.structure.program
+
+    @property
+    def example_batch(self) -> int:
+        """The first axis of the first input."""
+        return _batch_of(self.program.graphs[0])
+
+    def certificates(self) -> list[Certificates]:
+        """Certificates for every graph of the chosen modes, for the module and its copies."""
+        options, found = self.options, []
+        for module in (self.module, *self.copies):
+            tensors, memo = tensors_of(module), dict[Any, Any]()
+            for graph in (graph for mode in options.modes for graph in self.program.in_mode(mode)):
+                if options.evidence == "observed":
+                    found.append(observe(graph, tensors, _samples(graph, options.samples)))
+                    continue
+                limit = float(options.batch_size or (_batch_of(graph) if options.evidence == "batch-proved" else "inf"))
+                bounds = bound(
+                    graph, tensors, options.domain, batch_limit=limit, dtype=options.dtype, memo=memo
+                )
+                found.append(prove(bounds, options.evidence))
+        return found
+
+    def plan(self, certificates: list[Certificates], blocked: Mapping[int, str] | None = None) -> Plan:
+        """What can be cut on this evidence."""
+        if self.program.partial and not self.options.parts:
+            everything = torch.unique(self.structure.representative).tolist()
+            blocked = dict.fromkeys(everything, _PARTIAL)
+            self.blocked = blocked
+        return plan(
+            self.structure,
+            certificates,
+            blocked=self.blocked if blocked is None else blocked,
+            constants=self.options.constants,
+            unread=self.options.unread,
+        )
+
+    def analysis(self) -> Analysis:
+        """Every unit accounted for; changes nothing."""
+        certificates = self.certificates()
+        return self._analysis(certificates, self.plan(certificates))
+
+    def cut_(self, on_collapse: Literal["error", "keep"]) -> Outcome:
+        """Cut what can be cut, all or nothing, and follow with program and structure."""
+        certificates = self.certificates()
+        proposal = self._proposal(certificates, on_collapse)
+        if not proposal:
+            return Outcome(self._analysis(certificates, proposal), 0.0, None, proposal.collapsed)
+        before = self._outputs()
+        outcome = self._attempt(certificates, proposal, before)
+        if isinstance(outcome, Outcome):
+            return outcome
+        self._block_failing_groups(certificates, proposal, before)
+        proposal = self._proposal(certificates, on_collapse)
+        if not proposal:
+            return Outcome(self._analysis(certificates, proposal), 0.0, None, proposal.collapsed)
+        outcome = self._attempt(certificates, proposal, before)
+        if isinstance(outcome, CutError):
+            raise CutError(f"the cut failed its check and was rolled back, the model is unchanged: {outcome}")
+        return outcome
+
+    def _proposal(self, certificates: list[Certificates], on_collapse: str) -> Plan:
+        made = self.plan(certificates)
+        if made.collapsed and on_collapse == "error":
+            names = ", ".join(f"'{name}'" for name in made.collapsed)
+            raise CollapseError(
+                f"every unit of {names} can go, which would leave the layer empty and the output constant; the model "
+                'is unchanged (on_collapse="keep" leaves one unit per layer)'
+            )
+        return made
+
+    def _attempt(
+        self, certificates: list[Certificates], proposal: Plan, before: _Outputs, *, final: bool = True
+    ) -> Outcome | CutError:
+        """Cut, check, and keep the cut if it is final; whatever goes wrong, everything is put back."""
+        with Transaction() as transaction:
+            try:
+                cut_(transaction, self.module, proposal, self.optimizers)
+                for item in self.copies:
+                    cut_(transaction, item, proposal)
+                after = self._outputs()
+                difference = max(compare(*pair, self.options.modes) for pair in zip(before, after, strict=True))
+                smaller = self._followed(proposal)
+            except CutError as error:
+                return error
+            eval_change = None
+            if self.options.evidence == "batch-proved":
+                eval_change = max(change(o["eval"], n["eval"]) for o, n in zip(before, after, strict=True))
+            outcome = Outcome(self._analysis(certificates, proposal), difference, eval_change, proposal.collapsed)
+            if final:
+                self._adopt(proposal, smaller)
+                transaction.commit()
+        return outcome
+
+    def _outputs(self) -> _Outputs:
+        """Outputs on the example and on one more input drawn from the domain."""
+        return [outputs(self.module, inputs) for inputs in self._probes]
+
+    def _block_failing_groups(self, certificates: list[Certificates], proposal: Plan, before: _Outputs) -> None:
+        """Find the groups that the model's own code does not allow to be cut (sizes written into it)."""
+        everything = proposal.removed.nonzero().reshape(-1).tolist()
+        for group in self._independent_groups(proposal):
+            outside = {label: "tried by itself" for label in everything if label not in group}
+            alone = self.plan(certificates, {**self.blocked, **outside})
+            error = self._attempt(certificates, alone, before, final=False)
+            if isinstance(error, CutError):
+                reason = f"the model's own code does not allow the cut: {error}"
+                self.blocked.update(dict.fromkeys(group, reason))
+
+    def _independent_groups(self, proposal: Plan) -> list[set[int]]:
+        """Removed labels, split into sets that share no tensor axis."""
+        groups: list[set[int]] = []
+        for slot in self.structure.slots:
+            owners = self.structure.representative[slot.labels].reshape(-1)
+            mine = set(owners[proposal.removed[owners]].tolist())
+            if mine:
+                joined = [group for group in groups if group & mine]
+                groups = [group for group in groups if not group & mine]
+                groups.append(mine.union(*joined))
+        return groups
+
+    def _followed(self, proposal: Plan) -> Structure:
+        """The structure after a cut. Axes cut for the first time are traced again, to see that the prediction holds."""
+        predicted = shrink(self.structure, proposal)
+        if not self.program.partial and not self._axes(proposal) <= self._proven:
+            reason = disagreement(predicted, trace(self.module, self.example_inputs))
+            if reason is not None:
+                raise CutError(reason)
+        return structure(predicted)
+
+    @staticmethod
+    def _axes(proposal: Plan) -> set[tuple[str, int]]:
+        return {(cut.tensor, cut.axis) for cut in proposal.cuts}
+
+    def _adopt(self, proposal: Plan, smaller: Structure) -> None:
+        """Structure, original indices and pins after a cut."""
+        gone = proposal.removed[self.structure.representative]
+        for slot in self.structure.slots:
+            origin, dead = self._origin[slot.tensor, slot.axis], gone[slot.labels].reshape(-1).tolist()
+            self._origin[slot.tensor, slot.axis] = [i for i, lost in zip(origin, dead, strict=True) if not lost]
+        reasons = self._blocked_slots()
+        self.structure, self.blocked = smaller, {}
+        self._proven |= self._axes(proposal)
+        for slot in smaller.slots:
+            reason = reasons.get((slot.tensor, slot.axis))
+            if reason is not None:
+                labels = smaller.representative[slot.labels].reshape(-1).tolist()
+                self.blocked.update(dict.fromkeys(labels, reason))
+
+    def _blocked_slots(self) -> dict[tuple[str, int], str]:
+        """Tensor axes with labels that failed a check: they are left alone from now on."""
+        found = {}
+        for slot in self.structure.slots:
+            for label in self.structure.representative[slot.labels].reshape(-1).tolist():
+                if label in self.blocked:
+                    found[slot.tensor, slot.axis] = self.blocked[label]
+        return found
+
+    def _analysis(self, certificates: list[Certificates], proposal: Plan) -> Analysis:
+        notes = list(self.program.notes)
+        unknown = {
+            f"{node.op}{' at ' + node.where if node.where else ''}"
+            for c in certificates
+            for node in (c.graph.by_name[name] for name in c.unknown)
+        }
+        notes += [f"no rule for {name}: its result is taken as unbounded" for name in sorted(unknown)]
+        if self.options.batch_size is not None and "train" in self.options.modes:
+            notes.append(f"in train mode this holds for batches of at most {self.options.batch_size}")
+        if proposal.collapsed:
+            notes.append(f"one unit was kept in {', '.join(proposal.collapsed)}, where all could go")
+        shapes = ", ".join(str(node.shape) for node in self.program.graphs[0].inputs if node.is_tensor)
+        if not self.program.partial:
+            notes.append(f"holds for inputs of shape {shapes}, and other batch sizes if samples are treated one by one")
+        accounts = account(self.structure, certificates, proposal, self.blocked)
+        renamed = tuple(self._original(item) for item in accounts)
+        return Analysis(renamed, self.options.evidence, self.options.modes, tuple(notes))
+
+    def _original(self, item: Account) -> Account:
+        """An account with the indices its units had before any cut."""
+        layer = next(layer for layer in self.structure.layers if layer.name == item.layer)
+        origin = self._origin.get((layer.weight, layer.axis))
+        if origin is None or origin == list(range(len(origin))):
+            return item
+        units = []
+        for unit in item.units:
+            index = origin[unit.index]
+            certificate = None if unit.certificate is None else replace(unit.certificate, index=index)
+            units.append(replace(unit, index=index, certificate=certificate))
+        return replace(item, units=tuple(units))
+
+    def _require_running(self) -> None:
+        """The exporter alone would accept some examples that the module does not."""
+        try:
+            outputs(self.module, self.example_inputs)
+        except CutError as error:
+            shapes = [tuple(v.shape) for v in _tensor_inputs(self.example_inputs)]
+            raise InputError(f"the model does not run on the example inputs of shape {shapes}: {error}") from None
+
+    def _require_inside(self) -> None:
+        """The domain must be sound, and the example must lie in it, for the proofs speak of nothing else."""
+        graph = self.program.graphs[0]
+        declared, values = boxes(graph, self.options.domain), _tensor_inputs(self.example_inputs)
+        if graph.part or len(values) != len(declared):
+            return
+        for (name, interval), value in zip(declared.items(), values, strict=True):
+            if value.numel() == 0 or (value.is_floating_point() and not bool(value.isfinite().all())):
+                raise InputError(f"the example for input '{graph.by_name[name].target}' is empty, NaN or infinite")
+            exact = value.detach().double().cpu()
+            if value.is_floating_point() and bool(((exact < interval.lo) | (exact > interval.hi)).any()):
+                raise InputError(
+                    f"the example for input '{graph.by_name[name].target}' has values from {float(value.min()):.4g} to "
+                    f"{float(value.max()):.4g}, outside the declared domain; give the domain your data really has, "
+                    "for instance domain=(-3.0, 3.0) or a Box"
+                )
+
+
+def usable(module: nn.Module) -> nn.Module:
+    """The module itself, out of a compiled wrapper; an error if it cannot be analysed."""
+    if not isinstance(module, nn.Module):
+        raise InputError(f"the model must be an nn.Module, not {type(module).__name__}")
+    module = getattr(module, "_orig_mod", module)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError(
+            "the model is a scripted or frozen TorchScript module, whose weights cannot be cut; "
+            "pass the original nn.Module"
+        )
+    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise InputError(f"the model is wrapped in {type(module).__name__}; pass the wrapped model, `model.module`")
+    tensors = tensors_of(module)
+    if not tensors:
+        raise InputError(f"{type(module).__name__} has no parameters")
+    for name, tensor in tensors.items():
+        if torch.nn.parameter.is_lazy(tensor):
+            raise InputError(f"'{name}' is lazy and has no shape yet; run the model once first")
+        if tensor.is_floating_point() and tensor.dtype not in _PRECISIONS:
+            raise InputError(f"'{name}' is of type {tensor.dtype}, which nodedrop has no arithmetic for")
+        if tensor.is_meta:
+            raise InputError(f"'{name}' is on the meta device and has no values; load the weights first")
+        if tensor.is_inference():
+            raise InputError(
+                f"'{name}' was made under torch.inference_mode() and cannot be changed; build the model outside it"
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"'{name}' contains NaN or infinite values; nothing can be proved about such a model")
+    return module
+
+
+def _copy(module: nn.Module, item: nn.Module) -> nn.Module:
+    """A copy (EMA) with the same tensors as the module."""
+    inner = item.module if isinstance(item, AveragedModel) else item
+    own, other = tensors_of(module), tensors_of(inner)
+    if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in other.items()}:
+        raise InputError(f"the copy {type(item).__name__} does not have the tensors of the model")
+    return inner
+
+
+def _optimizers(module: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
+    several = isinstance(optimizer, Sequence) and not isinstance(optimizer, str)
+    given: list[Any] = [] if optimizer is None else list(optimizer) if several else [optimizer]  # type: ignore[arg-type]
+    own = {id(p) for p in module.parameters()}
+    for item in given:
+        if not isinstance(item, Optimizer):
+            raise InputError(f"optimizer must be a torch.optim.Optimizer, not {type(item).__name__}")
+        if not any(id(p) in own for group in item.param_groups for p in group["params"]):
+            raise InputError(f"the {type(item).__name__} holds none of the model's parameters; build it on this model")
+    return given
+
+
+def _tensor_inputs(example_inputs: Any) -> list[Tensor]:
+    args, kwargs = split_inputs(example_inputs)
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+
+
+def _probe(graph: Graph, example_inputs: Any, domain: Any) -> Any:
+    """Inputs like the example, but random within the domain; indices and unbounded inputs stay as they are."""
+    if graph.part:
+        return example_inputs
+    declared = iter(boxes(graph, domain).values())
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        box = next(declared, None)
+        finite = box is not None and bool(box.lo.isfinite().all()) and bool(box.hi.isfinite().all())
+        if box is None or not finite or not value.is_floating_point():
+            return value
+        share = torch.rand(value.shape, generator=generator, dtype=torch.float64)
+        return (box.lo + share * (box.hi - box.lo)).to(value)
+
+    args, kwargs = split_inputs(example_inputs)
+    if isinstance(example_inputs, Tensor):
+        return drawn(example_inputs)
+    return {key: drawn(value) for key, value in kwargs.items()} if kwargs else tuple(drawn(value) for value in args)
+
+
+def _samples(graph: Graph, samples: Any) -> list[Mapping[str, Any]]:
+    batches = samples if isinstance(samples, list) else [samples]
+    return [dict(zip((n.name for n in graph.inputs), _tensor_inputs(batch), strict=True)) for batch in batches]
+
+
+def _batch_of(graph: Graph) -> int:
+    shapes = [node.shape for node in graph.inputs if node.is_tensor and node.shape]
+    return shapes[0][0] if shapes else 1

@@ -1,0 +1,230 @@
+"""The NodeDrop object: a penalty for the loss, and a cut whenever units have died."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .. import functional
+from ..errors import CutError, InputError
+from ..proof import Certificate, Evidence
+from ..session import Options, Session
+from ..tracing import tensors_of
+from .schedules import Schedule, constant
+from .targets import Target, find_targets
+
+BatchCount = Literal["elements", "batch", "channels"] | float
+_IN_USE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class DropEvent:
+    """One cut: what went, and what it changed."""
+
+    step: int
+    removed: tuple[Certificate, ...]
+    parameters: int
+    units: int
+    difference: float
+    eval_change: float | None = None
+    kept: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a JSON file."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        text = f"step {self.step}: {len(self.removed)} units removed, {self.units} left, {self.parameters:,} parameters"
+        if self.eval_change is not None:
+            text += f", eval-mode outputs changed by up to {self.eval_change:.2e} (relative)"
+        return text
+
+
+class NodeDrop:
+    """Shrinks a model while it trains.
+
+    Add `penalty()` to the loss, call `drop()` now and then after the optimizer's step:
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    >>> drop = NodeDrop(model, optimizer, torch.rand(2, 4), lam=1e-2)
+    >>> for step in range(60):
+    ...     loss = model(torch.rand(16, 4)).square().mean() + drop.penalty()
+    ...     optimizer.zero_grad()
+    ...     loss.backward()
+    ...     optimizer.step()
+    ...     event = drop.drop() if step % 20 == 19 else None
+    >>> model[0].out_features < 8
+    True
+
+    `lam` is a number (the paper's default is 1e-5) or a schedule from `nodedrop.training.schedules`; `lam_of` gives
+    layers, by name or pattern, factors of their own. `form` is the penalty of layers without batch norm, `norm_form`
+    of those with; `m` says what batch norm's bound counts: "elements" (N·H·W, sound), "batch" (the paper's text),
+    "channels" (its published code) or a number. With `evidence="batch-proved"` units go as in the paper's NodeDrop-BN,
+    and each event states how much eval-mode outputs changed on `example_inputs`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer] | None,
+        example_inputs: Any,
+        *,
+        lam: float | Schedule = 1e-5,
+        C: float = 1.0,
+        domain: Any = (0.0, 1.0),
+        form: str = "paper",
+        norm_form: str = "paper",
+        m: BatchCount = "elements",
+        evidence: Evidence = "proved",
+        batch_size: int | None = None,
+        include: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        lam_of: Mapping[str, float] | None = None,
+        on_collapse: Literal["keep", "error"] = "keep",
+        copies: Sequence[nn.Module] = (),
+    ) -> None:
+        self._schedule: Schedule = lam if callable(lam) else constant(float(lam))
+        if not C > 0:
+            raise InputError(f"C must be above 0, not {C}")
+        if on_collapse not in ("keep", "error"):
+            raise InputError(f"on_collapse must be 'keep' or 'error', not {on_collapse!r}")
+        if not isinstance(m, int | float) and m not in ("elements", "batch", "channels"):
+            raise InputError(f"m must be 'elements', 'batch', 'channels' or a number, not {m!r}")
+        self.C, self.form, self.norm_form, self.m = C, form, norm_form, m
+        self.on_collapse, self.lam_of = on_collapse, dict(lam_of or {})
+        options = Options(domain, evidence, batch_size=batch_size, constants=False, unread=False)
+        self._session = Session(model, example_inputs, options, optimizer, copies)
+        self.model = self._session.module
+        if self.model in _IN_USE:
+            raise InputError("this model already has a NodeDrop; use that one, or delete it first")
+        self._include, self._exclude = include, exclude
+        self._batch = batch_size or self._session.example_batch
+        self._refresh()
+        if not self.targets:
+            raise InputError(
+                "the model has no layer that NodeDrop can act on: none is followed by an activation with a zero region "
+                "(ReLU, SoftClampedReLU, Hardtanh(0, 1), …)"
+            )
+        _IN_USE.add(self.model)
+        self.step = 0
+        self.events: list[DropEvent] = []
+        self._pending: weakref.ref[Tensor] | None = None
+        self._settled = True
+
+    @property
+    def lam(self) -> float:
+        """λ at this step."""
+        return self._schedule(self.step)
+
+    def penalty(self) -> Tensor:
+        """λ times the penalties of all layers, to be added to the loss; counts one step."""
+        lam = self.lam
+        self.step += 1
+        terms = [factor * term() for factor, term in self._terms if lam * factor > 0] if lam > 0 else []
+        if not terms:
+            return torch.zeros((), device=next(self.model.parameters()).device)
+        total: Tensor = lam * torch.stack(terms).sum()
+        self._watch(total)
+        return total
+
+    def drop(self) -> DropEvent | None:
+        """Cut what is dead now. Returns what went, or None."""
+        pending = self._pending() if self._pending is not None else None
+        if pending is not None and not self._settled:
+            raise CutError(
+                "drop() was called between penalty() and backward(), and a cut would invalidate the graph in between; "
+                "call it after optimizer.step()"
+            )
+        outcome = self._session.cut_(self.on_collapse)
+        for name in outcome.kept:
+            warnings.warn(
+                f"every unit of layer '{name}' is dead and one was kept; λ = {self.lam:g} is too large for it, try "
+                f"λ = {self.lam / 10:g} or lam_of={{'{name}': 0.1}}",
+                stacklevel=2,
+            )
+        if not outcome.removed:
+            return None
+        self._refresh()
+        parameters = sum(p.numel() for p in self.model.parameters())
+        event = DropEvent(
+            self.step, outcome.removed, parameters, len(outcome.analysis.units) - len(outcome.removed),
+            outcome.difference, outcome.eval_change, outcome.kept,
+        )
+        self.events.append(event)
+        return event
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters and history, as plain data; weights and optimizer state are saved by `nodedrop.save`."""
+        return {"step": self.step, "events": [event.to_json() for event in self.events]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that `state_dict` gave."""
+        if set(state) != {"step", "events"}:
+            raise InputError(f"this is no state of a NodeDrop: it holds {sorted(state)}")
+        self.step = int(state["step"])
+        self.events = [_event(data) for data in state["events"]]
+
+    def _refresh(self) -> None:
+        self.targets = find_targets(self._session.structure, self._include, self._exclude)
+        tensors = tensors_of(self.model)
+        self._terms = [(self._factor(target), self._term(target, tensors)) for target in self.targets]
+
+    def _factor(self, target: Target) -> float:
+        found = [factor for pattern, factor in self.lam_of.items() if fnmatchcase(target.layer, pattern)]
+        if any(factor < 0 for factor in found):
+            raise InputError(f"the factor of λ for layer '{target.layer}' must be at least 0")
+        return found[-1] if found else 1.0
+
+    def _term(self, target: Target, tensors: Mapping[str, Tensor]) -> Callable[[], Tensor]:
+        if target.scale is not None and target.shift is not None:
+            scale, shift, m = tensors[target.scale], tensors[target.shift], self._count(target, tensors)
+            return lambda: functional.penalty_bn(scale, shift, m, C=self.C, form=self.norm_form)
+        weight = tensors[target.weight]
+        bias = tensors[target.bias] if target.bias is not None else None
+        return lambda: functional.penalty(
+            weight, bias, C=self.C, form=self.form, groups=target.groups, transposed=target.transposed
+        )
+
+    def _count(self, target: Target, tensors: Mapping[str, Tensor]) -> float:
+        if self.m == "elements":
+            return float(self._batch * target.positions)
+        if self.m == "batch":
+            return float(self._batch)
+        if self.m == "channels":
+            return float(len(tensors[target.scale or target.weight]))
+        return float(self.m)
+
+    def _watch(self, total: Tensor) -> None:
+        """Remember a penalty until its gradient has been taken."""
+        self._settled = False
+        self._pending = weakref.ref(total)
+        reference = weakref.ref(self)
+
+        def taken(gradient: Tensor) -> None:
+            owner = reference()
+            if owner is not None:
+                owner._settled = True
+
+        if total.requires_grad:
+            total.register_hook(taken)
+        else:
+            self._settled = True
+
+    def __del__(self) -> None:
+        model = getattr(self, "model", None)
+        if model is not None and hasattr(self, "step"):
+            _IN_USE.discard(model)
+
+
+def _event(data: Mapping[str, Any]) -> DropEvent:
+    removed = tuple(Certificate(**{**item, "modes": tuple(item["modes"])}) for item in data["removed"])
+    return DropEvent(**{**data, "removed": removed, "kept": tuple(data["kept"])})

@@ -1,0 +1,56 @@
+"""λ over time, as functions from the number of penalties taken so far to λ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..errors import InputError
+
+Schedule = Callable[[int], float]
+
+
+def constant(lam: float) -> Schedule:
+    """The same λ at every step.
+
+    >>> constant(1e-5)(1000)
+    1e-05
+    """
+    _check(lam)
+    return lambda step: lam
+
+
+def warm_up(lam: float, steps: int) -> Schedule:
+    """No penalty for some steps, then λ: a deep network must find its signal first.
+
+    >>> rate = warm_up(1e-5, steps=100)
+    >>> rate(99), rate(100)
+    (0.0, 1e-05)
+    """
+    _check(lam)
+    return lambda step: 0.0 if step < steps else lam
+
+
+def anneal(start: float, end: float, steps: int, *, after: int = 0) -> Schedule:
+    """Geometric from `start` to `end` over some steps, beginning after others without penalty.
+
+    >>> rate = anneal(1e-6, 1e-4, steps=100)
+    >>> rate(0), round(rate(50), 8), rate(200)
+    (1e-06, 1e-05, 0.0001)
+    """
+    _check(start)
+    _check(end)
+    if start == 0 or end == 0:
+        raise InputError("a geometric schedule needs λ above 0 at both ends")
+
+    def rate(step: int) -> float:
+        if step < after:
+            return 0.0
+        done = min((step - after) / max(steps, 1), 1.0)
+        return end if done == 1.0 else float(start * (end / start) ** done)
+
+    return rate
+
+
+def _check(lam: float) -> None:
+    if not lam >= 0:
+        raise InputError(f"λ must be at least 0, not {lam}")

@@ -1,0 +1,75 @@
+"""The layers a penalty acts on, found from the graph: those whose units meet an activation with a zero region."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import prod
+
+from ..errors import InputError
+from ..planning import Structure, reach
+from ..planning.walk import Layer
+from ..tracing.graph import PARAMETER, Graph, Node, Ref
+
+
+@dataclass(frozen=True)
+class Target:
+    """One layer's parameters by name. With batch norm in between, its scale and shift are what counts."""
+
+    layer: str
+    weight: str
+    bias: str | None
+    groups: int = 1
+    transposed: bool = False
+    scale: str | None = None
+    shift: str | None = None
+    positions: int = 1
+
+    @property
+    def normalised(self) -> bool:
+        """Whether the units pass a batch norm before their activation."""
+        return self.scale is not None and self.shift is not None
+
+
+def find_targets(
+    structure: Structure, include: Sequence[str] | None = None, exclude: Sequence[str] = ()
+) -> tuple[Target, ...]:
+    """Targets in forward order. `include` and `exclude` are layer names, `*` matching anything."""
+    names = {layer.name for layer in structure.layers}
+    for pattern in (*(include or ()), *exclude):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise InputError(f"no layer is called '{pattern}'; there are {', '.join(sorted(names))}")
+    found: dict[str, Target] = {}
+    for layer in structure.layers:
+        chosen = include is None or any(fnmatchcase(layer.name, pattern) for pattern in include)
+        if layer.weight in found or not chosen or any(fnmatchcase(layer.name, p) for p in exclude):
+            continue
+        if len(layer.labels) > 1 and (target := _target(structure, layer)) is not None:
+            found[layer.weight] = target
+    return tuple(found.values())
+
+
+def _target(structure: Structure, layer: Layer) -> Target | None:
+    met = reach(structure, layer)
+    graph = structure.program.graphs[layer.graph]
+    node = graph.by_name[layer.node]
+    if not met.zero or node.op == "aten.embedding.default":
+        return None
+    bias = node.arg(2, "bias") if node.op.startswith(("aten.linear", "aten.conv")) else None
+    convolution = node.op.startswith("aten.conv")
+    groups = int(node.arg(8 if node.op == "aten.convolution.default" else 6, "groups", 1)) if convolution else 1
+    scale = shift = None
+    positions = 1
+    if met.norms:
+        norm = graph.by_name[met.norms[-1]]
+        scale, shift = _parameter(graph, norm.args[1]), _parameter(graph, norm.args[2])
+        positions = prod(norm.shape[2:])
+    return Target(
+        layer.name, layer.weight, _parameter(graph, bias), groups, "transpose" in node.op, scale, shift, positions
+    )
+
+
+def _parameter(graph: Graph, ref: object) -> str | None:
+    node: Node | None = graph.by_name.get(ref.name) if isinstance(ref, Ref) else None
+    return node.target if node is not None and node.op == PARAMETER else None

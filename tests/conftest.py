@@ -1,0 +1,13 @@
+"""Settings of all tests."""
+
+import pytest
+
+from nodedrop.bounds import propagate
+from nodedrop.planning import walk
+
+
+@pytest.fixture(autouse=True)
+def strict_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that fails is a bug here; users get an operator without a rule instead."""
+    monkeypatch.setattr(propagate, "STRICT", True)
+    monkeypatch.setattr(walk, "STRICT", True)
