@@ -10,6 +10,7 @@ PUBLIC_NAMES = {
     "Box",
     "ClampedReLU",
     "Ledger",
+    "NodeDrop",
     "NodeDropError",
     "SoftClampedReLU",
     "__version__",

@@ -6,6 +6,7 @@ from .analysis import Analysis, Ledger
 from .api import analyze, compact_
 from .bounds import Box
 from .errors import NodeDropError
+from .training import NodeDrop
 
 __version__ = "0.1.0"
 
@@ -14,6 +15,7 @@ __all__ = [
     "Box",
     "ClampedReLU",
     "Ledger",
+    "NodeDrop",
     "NodeDropError",
     "SoftClampedReLU",
     "__version__",

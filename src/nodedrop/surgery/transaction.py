@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -51,5 +52,10 @@ class Transaction:
 
 def _set_data(tensor: Tensor, data: Tensor, gradient: Tensor | None) -> None:
     tensor.grad = None
+    if tensor.shape != data.shape:
+        # A loss that is still held somewhere keeps the parameter's gradient accumulator, with the old shape, in use.
+        # Torch drops it only when the data changes type, so let it change type on the way.
+        other = torch.float64 if tensor.dtype != torch.float64 else torch.float32
+        tensor.data = torch.empty(0, dtype=other, device=tensor.device)
     tensor.data = data
     tensor.grad = gradient

@@ -1,0 +1,319 @@
+"""Shrinking while training: the rest of the training is exactly what it would have been."""
+
+import copy
+import gc
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from nodedrop.errors import CollapseError, CutError, InputError
+from nodedrop.training import NodeDrop, schedules
+
+OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.05),
+    "momentum": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9),
+    "nesterov": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, nesterov=True, weight_decay=1e-4),
+    "adam": lambda p: torch.optim.Adam(p, 0.01),
+    "adam-amsgrad": lambda p: torch.optim.Adam(p, 0.01, amsgrad=True),
+    "adamw-foreach": lambda p: torch.optim.AdamW(p, 0.01, foreach=True),
+    "adamw-fused": lambda p: torch.optim.AdamW(p, 0.01, fused=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.005, momentum=0.5, centered=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.05),
+    "nadam": lambda p: torch.optim.NAdam(p, 0.01),
+}
+
+
+class Net(nn.Module):
+    """A convolution, a residual pair of dense layers, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(2, 6, 3, padding=1)
+        self.first, self.second = nn.Linear(24, 14), nn.Linear(14, 14)
+        self.head = nn.Linear(14, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(self.conv(x).relu().flatten(1)).relu()
+        return self.head(x + self.second(x).relu())
+
+
+def data(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    x = torch.rand(16, 2, 4, generator=generator, dtype=torch.float64)
+    return x, (x.sum((1, 2)) > 4).long() + (x[:, 0, 0] > 0.7).long()
+
+
+EXAMPLE = data(0)[0][:2]
+
+
+def make() -> Net:
+    """A network of which some units are dead, or will be soon."""
+    torch.manual_seed(1)
+    net = Net().double()
+    with torch.no_grad():
+        for layer, units in ((net.conv, [1]), (net.first, [3, 7]), (net.second, [3, 7, 9])):
+            for unit in units:
+                layer.weight[unit] = -layer.weight[unit].abs()
+                layer.bias[unit] = 1e-3 if unit == 7 else -0.5
+    return net
+
+
+def train(
+    model: nn.Module, optimizer: Optimizer, drop: NodeDrop, steps: range, every: int | None, scheduler: Any = None
+) -> list[float]:
+    losses = []
+    for step in steps:
+        x, y = data(step)
+        loss = nn.functional.cross_entropy(model(x), y) + drop.penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+        losses.append(float(nn.functional.cross_entropy(model(x), y).detach()))
+        if every and step % every == every - 1:
+            drop.drop()
+    return losses
+
+
+def kept(drop: NodeDrop, layer: str, width: int) -> list[int]:
+    gone = {c.index for event in drop.events for c in event.removed if c.layer == layer}
+    return [index for index in range(width) if index not in gone]
+
+
+def assert_close(first: Tensor, second: Tensor, relative: float = 1e-10) -> None:
+    assert first.shape == second.shape
+    first, second = first.detach(), second.detach()
+    scale = max(float(second.abs().max()), 1e-30)
+    assert float((first - second).abs().max()) <= relative * scale
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_trajectory_is_left_alone(name: str) -> None:
+    sides = []
+    for every in (40, None):
+        model = make()
+        groups = [
+            {"params": [p for n, p in model.named_parameters() if "bias" in n]},
+            {"params": [p for n, p in model.named_parameters() if "bias" not in n]},
+        ]
+        optimizer = OPTIMIZERS[name](groups)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 600)
+        drop = NodeDrop(model, optimizer, EXAMPLE, lam=1e-3)
+        losses = train(model, optimizer, drop, range(360), every, scheduler)
+        sides.append((model, optimizer, drop, losses))
+    (small, small_optimizer, drop, small_losses), (full, full_optimizer, _, full_losses) = sides
+    removed = sum(len(event.removed) for event in drop.events)
+    assert drop.events
+    assert drop.events[0].step <= 160, "units must go early enough to train 200 further steps"
+    assert removed == 34 - sum(len(kept(drop, n, w)) for n, w in (("conv", 6), ("first", 14), ("second", 14)))
+    assert max(abs(a - b) / b for a, b in zip(small_losses, full_losses, strict=True)) < 1e-10
+    conv, first = kept(drop, "conv", 6), kept(drop, "first", 14)
+    flat = [c * 4 + k for c in conv for k in range(4)]
+    pairs = [
+        ("conv.weight", lambda t: t[conv]),
+        ("conv.bias", lambda t: t[conv]),
+        ("first.weight", lambda t: t[first][:, flat]),
+        ("second.weight", lambda t: t[first][:, first]),
+        ("head.weight", lambda t: t[:, first]),
+        ("head.bias", lambda t: t),
+    ]
+    for path, keep in pairs:
+        mine, other = small.get_parameter(path), full.get_parameter(path)
+        assert_close(mine, keep(other))
+        for key, value in full_optimizer.state[other].items():
+            if isinstance(value, Tensor) and value.numel() > 1:
+                assert_close(small_optimizer.state[mine][key], keep(value))
+
+
+def test_a_gradient_that_is_being_accumulated_is_carried_along() -> None:
+    sides = []
+    for cutting in (True, False):
+        model = make()
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        drop = NodeDrop(model, optimizer, EXAMPLE, lam=0.0)
+        for part in range(2):
+            x, y = data(part)
+            nn.functional.cross_entropy(model(x), y).backward()
+            if cutting and part == 0:
+                assert drop.drop() is not None
+        optimizer.step()
+        sides.append(model)
+    rows = [k for k in range(14) if k != 3]
+    assert sides[0].first.out_features == 13
+    columns = [k for k in range(24) if k not in range(4, 8)]
+    assert_close(sides[0].first.weight, sides[1].first.weight[rows][:, columns])
+    assert_close(sides[0].head.weight, sides[1].head.weight[:, rows])
+
+
+def test_an_average_of_the_model_goes_along_and_has_a_say() -> None:
+    model = make()
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    drop = NodeDrop(model, optimizer, EXAMPLE, lam=1e-3, copies=[average])
+    for step in range(200):
+        x, y = data(step)
+        loss = nn.functional.cross_entropy(model(x), y) + drop.penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        average.update_parameters(model)
+        if step % 40 == 39:
+            before = average(x)
+            if drop.drop() is not None:
+                assert_close(average(x), before, 1e-12)
+    assert drop.events
+    assert average.module.first.weight.shape == model.first.weight.shape
+
+
+def test_a_compiled_model_and_a_gradient_scaler_go_on() -> None:
+    model = make()
+    compiled = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    drop = NodeDrop(compiled, optimizer, EXAMPLE, lam=1e-3)
+    for step in range(120):
+        x, y = data(step)
+        optimizer.zero_grad()
+        scaler.scale(nn.functional.cross_entropy(compiled(x), y) + drop.penalty()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if step % 40 == 39:
+            drop.drop()
+    assert drop.events
+    x, _ = data(999)
+    assert torch.equal(compiled(x), model(x))
+
+
+def test_layers_are_found_from_the_graph() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c, self.d = (nn.Linear(4, 4) for _ in range(4))
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.d(nn.functional.gelu(self.c(self.norm(self.b(self.a(x).relu())).clamp(min=0))))
+
+    model = Mixed()
+    drop = NodeDrop(model, None, torch.rand(2, 4))
+    assert [(t.layer, t.scale) for t in drop.targets] == [("a", None), ("b", "norm.weight")]
+    del drop
+    gc.collect()
+    assert [t.layer for t in NodeDrop(model, None, torch.rand(2, 4), exclude=["a"]).targets] == ["b"]
+
+
+def test_the_penalty_is_the_papers() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    drop = NodeDrop(model, None, torch.rand(2, 3, dtype=torch.float64), lam=1e-2, C=2.0, lam_of={"0": 3.0})
+    expected = 3e-2 * (model[0].weight.clamp(min=0).sum() + (model[0].bias + 2.0).abs().sum())
+    torch.testing.assert_close(drop.penalty(), expected)
+
+
+@pytest.mark.parametrize(("m", "count"), [("elements", 2 * 5), ("batch", 2), ("channels", 4), (7, 7)])
+def test_what_batch_norm_counts(m: Any, count: int) -> None:
+    model = nn.Sequential(nn.Conv1d(3, 4, 1), nn.BatchNorm1d(4), nn.ReLU(), nn.Conv1d(4, 2, 1)).double()
+    drop = NodeDrop(model, None, torch.rand(2, 3, 5, dtype=torch.float64), lam=1.0, m=m)
+    expected = model[1].weight.abs().sum() * count**0.5 + (model[1].bias + 1.0).abs().sum()
+    torch.testing.assert_close(drop.penalty(), expected)
+
+
+def test_schedules() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    drop = NodeDrop(model, None, torch.rand(2, 3), lam=schedules.warm_up(1e-2, steps=2))
+    assert [float(drop.penalty().detach()) > 0 for _ in range(4)] == [False, False, True, True]
+
+
+def dying(on_collapse: Any) -> tuple[nn.Sequential, NodeDrop]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    drop = NodeDrop(model, None, torch.rand(2, 3), lam=1e-3, on_collapse=on_collapse)
+    with torch.no_grad():
+        model[0].bias.fill_(-5.0)
+    return model, drop
+
+
+def test_the_last_unit_of_a_layer_is_kept_with_a_warning() -> None:
+    model, drop = dying("keep")
+    with pytest.warns(UserWarning, match=r"'0' is dead and one was kept; λ = 0.001 is too large for it, try λ = 0.0001"):
+        event = drop.drop()
+    assert event is not None
+    assert len(event.removed) == 3
+    assert model[0].out_features == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert drop.drop() is None
+
+
+def test_a_collapse_can_be_an_error() -> None:
+    model, drop = dying("error")
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(CollapseError, match="'0'"):
+        drop.drop()
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_batch_proved_units_go_and_the_change_in_eval_mode_is_stated() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)).double()
+    with torch.no_grad():
+        model[1].weight[2], model[1].bias[2] = 1e-3, -0.5  # dead in training: 1e-3·√(m−1) < 0.5
+        model[1].running_mean[2] = -1e4  # but not in eval mode, by these running statistics
+    example = torch.rand(8, 3, dtype=torch.float64)
+    strict = NodeDrop(model, None, example, lam=0.0)
+    assert strict.drop() is None
+    del strict
+    gc.collect()
+    event = NodeDrop(model, None, example, lam=0.0, evidence="batch-proved", batch_size=64).drop()
+    assert event is not None
+    assert [c.evidence for c in event.removed] == ["batch-proved"]
+    assert event.eval_change is not None
+    assert event.eval_change > 1e-3
+    assert "eval-mode outputs changed" in str(event)
+
+
+def test_state_dict_round_trip() -> None:
+    _, drop = dying("keep")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        drop.drop()
+    state = drop.state_dict()
+    del drop
+    gc.collect()
+    other = NodeDrop(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), None, torch.rand(2, 3))
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    with pytest.raises(InputError, match="no state of a NodeDrop"):
+        other.load_state_dict({"weights": 1})
+
+
+def test_bad_input() -> None:
+    model, example = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.rand(2, 3)
+    for options, words in [
+        ({"lam": -1.0}, "λ must be at least 0"),
+        ({"C": 0.0}, "C must be above 0"),
+        ({"m": "pixels"}, "m must be"),
+        ({"on_collapse": "ignore"}, "on_collapse"),
+        ({"include": ["encoder.*"]}, r"no layer is called 'encoder\.\*'"),
+        ({"evidence": "hope"}, "evidence"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            NodeDrop(model, None, example, **options)
+    with pytest.raises(InputError, match="none of the model's parameters"):
+        NodeDrop(model, torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1), example)
+    with pytest.raises(InputError, match="no layer that NodeDrop can act on"):
+        NodeDrop(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2)), None, example)
+    first = NodeDrop(model, None, example)
+    with pytest.raises(InputError, match="already has a NodeDrop"):
+        NodeDrop(model, None, example)
+    penalty = first.penalty()
+    with pytest.raises(CutError, match=r"after optimizer\.step"):
+        first.drop()
+    penalty.backward()
+    first.drop()
