@@ -100,8 +100,10 @@ def why_nothing(analysis: Analysis) -> list[str]:
         finite = [bound for bound in alive if bound is not None]
         parts = [f"{count} pinned: {reason}" for reason, count in account.reasons.items()]
         if alive:
-            nearest = f", the nearest has an upper bound of {min(finite):.3g}, which must be ≤ 0" if finite else ""
-            parts.append(f"{len(alive)} can still fire{nearest or ', their bound is infinite'}")
+            nearest = "their bound is infinite"
+            if finite:
+                nearest = f"the nearest has an upper bound of {min(finite):.3g}, which must be ≤ {account.edge:g}"
+            parts.append(f"{len(alive)} can still fire, {nearest}")
         lines.append(f"  {account.layer}: {'; '.join(parts)}")
     return lines
 

@@ -18,31 +18,38 @@ def scale_and_shift(t: Tape, units: int) -> tuple[Any, Any]:
     return t.parameter(weight), t.parameter(t.normal(units))
 
 
-@case("aten._native_batch_norm_legit_no_training.default")
+def fixed(op: str, eps: float) -> tuple[Any, ...]:
+    """The arguments that follow the statistics, not in training."""
+    if "no_training" in op:
+        return 0.1, eps
+    return (False, 0.1, eps, False) if op == "aten.batch_norm.default" else (False, 0.1, eps)
+
+
+@case("aten._native_batch_norm_legit_no_training.default", "aten.batch_norm.default")
 def running_statistics(t: Tape, op: str) -> None:
     for lo, hi in ((-1.0, 2.0), (3.0, 3.0), (-1e3, 1e3), (-INF, INF), (0.0, INF)):
         mean, var = t.parameter(t.normal(3, scale=2.0)), t.parameter(t.normal(3).abs() * 0.1)
-        t(op, t.input(4, 3, 2, 2, lo=lo, hi=hi), *scale_and_shift(t, 3), mean, var, 0.1, 1e-5)
-        t(op, t.input(4, 3, lo=lo, hi=hi), None, None, mean, var, 0.1, 1e-3)
+        t(op, t.input(4, 3, 2, 2, lo=lo, hi=hi), *scale_and_shift(t, 3), mean, var, *fixed(op, 1e-5))
+        t(op, t.input(4, 3, lo=lo, hi=hi), None, None, mean, var, *fixed(op, 1e-3))
 
 
-@case("aten._native_batch_norm_legit_no_training.default", "aten.native_batch_norm.default")
+@case("aten._native_batch_norm_legit_no_training.default", "aten.native_batch_norm.default", "aten.batch_norm.default")
 def statistics_that_cancel(t: Tape, op: str) -> None:
     """x·(w/σ) and μ·(w/σ) are large and nearly equal."""
     mean, var = t.parameter(torch.full((3,), 100.0)), t.parameter(torch.full((3,), 1e-4))
-    args: Any = (0.1, 1e-5) if "no_training" in op else (False, 0.1, 1e-5)
-    t(op, t.input(40, 3, lo=99.0, hi=100.0), *scale_and_shift(t, 3), mean, var, *args)
+    t(op, t.input(40, 3, lo=99.0, hi=100.0), *scale_and_shift(t, 3), mean, var, *fixed(op, 1e-5))
 
 
 BATCH = ("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.default",
-         "aten._native_batch_norm_legit.no_stats", "aten.native_batch_norm.default")
+         "aten._native_batch_norm_legit.no_stats", "aten.native_batch_norm.default", "aten.batch_norm.default")
 
 
 def batch_norm(t: Tape, op: str, x: Any, units: int, eps: float = 1e-5) -> Any:
     """Normalise by the batch itself."""
     weight, bias = scale_and_shift(t, units)
     statistics = () if "no_stats" in op else (t.parameter(torch.zeros(units)), t.parameter(torch.ones(units)))
-    return t(op, x, weight, bias, *statistics, True, 0.1, eps)
+    last = (False,) if op == "aten.batch_norm.default" else ()
+    return t(op, x, weight, bias, *statistics, True, 0.1, eps, *last)
 
 
 @case(*BATCH, batch_limit=6.0, samples=10)

@@ -14,6 +14,7 @@ from ..proof import Certificate, Certificates
 from .labels import Factors
 from .plan import KINDS, Plan, group_certificates
 from .reach import reach
+from .rules.elementwise import ZERO_REGION
 from .walk import Layer, Structure
 
 Status = Literal["removed", "alive", "pinned"]
@@ -33,11 +34,12 @@ class Unit:
 
 @dataclass(frozen=True)
 class Account:
-    """All units of one layer."""
+    """All units of one layer. They are dead if their bound is at most `edge`, the end of the zero region."""
 
     layer: str
     units: tuple[Unit, ...]
     activation: str = ""
+    edge: float = 0.0
 
     def count(self, status: Status) -> int:
         """How many units have this status."""
@@ -81,6 +83,7 @@ def _account(
     margin: Tensor | None = None
     names: list[str] = []
     without: list[str] = []
+    edges: list[float] = []
     for item in same:
         certificates = by_graph.get(item.graph)
         met = reach(structure, item)
@@ -90,11 +93,12 @@ def _account(
         for activation in met.zero:
             node = certificates.graph.by_name[activation]
             names.append(node.op.split(".")[1])
+            edges.append(ZERO_REGION[node.op](node) or 0.0)
             source = node.args[0].name
-            here = _per_owner(structure, item.graph, source, certificates.upper(source), owners)
+            here = _per_unit(structure, item.graph, source, certificates.upper(source), item.labels)
             bound = here if bound is None else torch.maximum(bound, here)
         if item.node in certificates.margins:
-            here = _per_owner(structure, item.graph, item.node, certificates.margins[item.node], owners)
+            here = _per_unit(structure, item.graph, item.node, certificates.margins[item.node], item.labels)
             margin = here if margin is None else torch.maximum(margin, here)
     evidence = next(iter(by_graph.values())).evidence
     modes = tuple(dict.fromkeys(c.graph.mode for c in by_graph.values()))
@@ -102,6 +106,7 @@ def _account(
     slacks = [None] * len(owners) if margin is None else margin.tolist()
     gone, kinds = plan.removed[owners].tolist(), plan.kinds[owners].tolist()
     missing = f"{without[0]} has no zero region" if without else "no activation with a zero region follows"
+    edge = min(edges, default=0.0)
     units = []
     for k, (label, index) in enumerate(zip(owners.tolist(), layer.places.tolist(), strict=True)):
         top = _finite(tops[k])
@@ -114,20 +119,22 @@ def _account(
         reason = structure.pins.get(label) or blocked.get(label) or plan.held.get(label)
         if reason is None and bound is None:
             reason = missing
-        if reason is None and top is not None and top <= 0:
+        if reason is None and top is not None and top <= edge:
             reason = "dead, but joined with units that are alive"
         units.append(Unit(layer.name, index, "pinned" if reason else "alive", top, reason or ""))
-    return Account(layer.name, tuple(units), names[0] if names else "")
+    return Account(layer.name, tuple(units), names[0] if names else "", edge)
 
 
 def _finite(number: float | None) -> float | None:
     return number if number is not None and isfinite(number) else None
 
 
-def _per_owner(structure: Structure, graph: int, value: str, compact: Tensor, owners: Tensor) -> Tensor:
-    """The maximum of a compact tensor over the elements that belong to each owner; −∞ where it has none."""
+def _per_unit(structure: Structure, graph: int, value: str, compact: Tensor, labels: Tensor) -> Tensor:
+    """The maximum of a compact tensor over each unit's own elements, or where a value does not carry the unit's own
+    label, over those of all units it is joined with; −∞ where there are none."""
     rep = structure.representative
-    found = torch.full((len(rep),), -float("inf"), dtype=torch.float64)
+    own = torch.full((len(rep),), -float("inf"), dtype=torch.float64)
+    joined = own.clone()
     outcome = structure.values[graph].get(value, ())
     factors: Factors = outcome[0] if isinstance(outcome, list) else outcome
     for factor in factors:
@@ -136,6 +143,7 @@ def _per_owner(structure: Structure, graph: int, value: str, compact: Tensor, ow
         lifted = compact.double().reshape((1,) * (factor.dim() - compact.dim()) + tuple(compact.shape))
         axes = [d for d in range(factor.dim()) if factor.size(d) == 1 and lifted.size(d) > 1]
         reduced = lifted.amax(axes, keepdim=True) if axes else lifted
-        labels, values = torch.broadcast_tensors(rep[factor], reduced)
-        found.scatter_reduce_(0, labels.reshape(-1), values.reshape(-1), "amax")
-    return found[owners]
+        places, values = torch.broadcast_tensors(factor, reduced)
+        own.scatter_reduce_(0, places.reshape(-1), values.reshape(-1), "amax")
+        joined.scatter_reduce_(0, rep[places].reshape(-1), values.reshape(-1), "amax")
+    return torch.where(own[labels] > -float("inf"), own[labels], joined[rep[labels]])

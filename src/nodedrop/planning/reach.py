@@ -10,6 +10,7 @@ from .walk import Layer, Outcome, Structure
 
 BATCH_NORMS = frozenset(
     {
+        "aten.batch_norm.default",
         "aten._native_batch_norm_legit_no_training.default",
         "aten._native_batch_norm_legit_functional.default",
         "aten._native_batch_norm_legit.default",

@@ -83,7 +83,9 @@ def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
             module.train(mode == "train")
         before = random.getstate()
         try:
-            program = torch.export.export(module, args, kwargs, strict=False).run_decompositions({})
+            program = torch.export.export(module, args, kwargs, strict=False)
+            if any(_writes(node.target) for node in program.graph.nodes):
+                program = program.run_decompositions({})  # gives writes through views their data edges, but takes long
         except Exception as error:
             raise TraceError(_explain(module, mode, error)) from error
         if random.getstate() != before:
@@ -116,6 +118,10 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
                 # statistics are updated behind the version counter's back
                 if tensor._version != version or (id(tensor) not in parameters and not torch.equal(tensor, value)):
                     tensor.copy_(value)
+
+
+def _writes(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
 def _convert(program: ExportedProgram, canonical: Mapping[str, str], mode: Mode) -> Graph:

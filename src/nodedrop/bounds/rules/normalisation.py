@@ -35,12 +35,21 @@ def _affine(ctx: Context, node: Node, lo: Tensor, hi: Tensor, weight: Tensor, bi
     return Interval(torch.where(still, low, low - margin), torch.where(still, high, high + margin), node.shape)
 
 
+@rule("aten.batch_norm.default")
+def _batch_norm(ctx: Context, node: Node) -> Result | None:
+    return _batch_norm_train(ctx, node) if node.args[5] else _by_statistics(ctx, node, float(node.args[7]))
+
+
 @rule("aten._native_batch_norm_legit_no_training.default")
 def _batch_norm_eval(ctx: Context, node: Node) -> Result:
+    return _by_statistics(ctx, node, float(node.args[6]))
+
+
+def _by_statistics(ctx: Context, node: Node, epsilon: float) -> Result:
+    """An affine map by running statistics."""
     if _unknown(ctx, *node.args[1:5]):
         return _with_statistics(unbounded(node.shape), node)
     value, rank = ctx(node.args[0]), len(node.shape)
-    epsilon = float(node.args[6])
     mean = _per_unit(ctx, node.args[3], rank, 0.0)
     deviation = (_per_unit(ctx, node.args[4], rank, 1.0) + epsilon).sqrt()
     weight, bias = _per_unit(ctx, node.args[1], rank, 1.0), _per_unit(ctx, node.args[2], rank, 0.0)

@@ -277,6 +277,7 @@ def _grouped(walk: Walk, node: Node, value: Ref, weight: Ref, groups: int, trans
     read = walk.single(node, walk(value), 1)
     outer = walk.single(node, walk(weight), 0)
     if owner.op != PARAMETER or read is None or outer is None:
+        _layer(walk, node, weight, None if transposed else outer, node.shape[1])
         walk.pin(node, walk(value) + walk(weight), "is a grouped convolution of values that cannot be cut")
         return ()
     if not transposed:

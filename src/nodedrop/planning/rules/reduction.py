@@ -91,7 +91,8 @@ def _windowed(walk: Walk, node: Node) -> Outcome:
     return [passed] * len(node.shapes) if len(node.shapes) > 1 else passed
 
 
-@label_rule("aten._native_batch_norm_legit_no_training.default", "aten._native_batch_norm_legit_functional.default",
+@label_rule("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default",
+            "aten._native_batch_norm_legit_functional.default",
             "aten._native_batch_norm_legit.default", "aten._native_batch_norm_legit.no_stats",
             "aten.native_batch_norm.default", "aten.instance_norm.default")
 def _per_unit_norm(walk: Walk, node: Node) -> Outcome:
