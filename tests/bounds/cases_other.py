@@ -31,7 +31,7 @@ def made_like_another(t: Tape, op: str) -> None:
     t(op, t.input(2, 3))
 
 
-@case("aten.new_zeros.default", "aten.new_ones.default")
+@case("aten.new_zeros.default", "aten.new_ones.default", "aten.new_empty.default")
 def made_by_another(t: Tape, op: str) -> None:
     t(op, t.input(2, 3), [4, 5])
 

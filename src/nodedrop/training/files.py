@@ -88,8 +88,7 @@ def load(model: nn.Module, path: File | Mapping[str, Tensor], *, optimizer: Opti
     saved = _read(path)
     values = _matched(module, saved)
     state = None if optimizer is None else _state(optimizer, module, saved)
-    tensors = tensors_of(module)
-    before = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    tensors, before = tensors_of(module), {n: tuple(t.shape) for n, t in tensors_of(module).items()}
     with torch.no_grad(), Transaction() as transaction:
         for name, value in values.items():
             transaction.set_data(tensors[name], _like(tensors[name].data, value))
@@ -234,11 +233,11 @@ def _matched(module: nn.Module, saved: _Saved) -> dict[str, Tensor]:
         raise InputError(f"{saved.where} does not come from {type(module).__name__}: {' and '.join(parts)}")
     values: dict[str, Tensor] = {}
     for name in (name for name in canonical if name in found):
-        value, own = found[name], tensors[canonical[name]]
+        value = found[name]
         first = values.setdefault(canonical[name], value)
         if first.data_ptr() != value.data_ptr() and not torch.equal(first, value):
             raise InputError(f"the model ties '{name}' to '{canonical[name]}', but in {saved.where} they differ")
-        problem = _misfit(own, value)
+        problem = _misfit(tensors[canonical[name]], value)
         if problem and canonical[name] not in needed:
             del values[canonical[name]]  # a cache that the model makes anew
         elif problem:
@@ -393,8 +392,7 @@ def _restore(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 
 def _few(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(f"'{name}'" for name in names[:3]) + more
+    return ", ".join(f"'{name}'" for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _reason(error: BaseException) -> str:
