@@ -21,7 +21,7 @@ LAYERS = (
     ("proof",),
     ("planning",),
     ("surgery",),
-    ("analysis", "session", "api"),
+    ("analysis", "intake", "session", "api"),
     ("training",),
     ("integrations",),
     ("experiments",),

@@ -17,6 +17,8 @@ PUBLIC_NAMES = {
     "analyze",
     "compact_",
     "functional",
+    "load",
+    "save",
 }
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"

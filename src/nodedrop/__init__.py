@@ -6,7 +6,7 @@ from .analysis import Analysis, Ledger
 from .api import analyze, compact_
 from .bounds import Box
 from .errors import NodeDropError
-from .training import NodeDrop
+from .training import NodeDrop, load, save
 
 __version__ = "0.1.0"
 
@@ -22,4 +22,6 @@ __all__ = [
     "analyze",
     "compact_",
     "functional",
+    "load",
+    "save",
 ]

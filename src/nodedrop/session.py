@@ -9,19 +9,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel
 
 from .analysis import Analysis
 from .bounds import bound
 from .bounds.domain import boxes
 from .errors import CollapseError, CutError, InputError
+from .intake import batch_of, optimizers_of, probe, same_tensors, samples_of, tensor_inputs, usable
 from .planning import Account, Plan, Structure, account, disagreement, plan, shrink, structure
 from .proof import Certificate, Certificates, Evidence, observe, prove
 from .surgery import Transaction, change, compare, cut_, outputs
-from .tracing import Graph, Program, split_inputs, tensors_of, trace
+from .tracing import Program, tensors_of, trace
 
 _Outputs = list[dict[str, list[Tensor]]]
-_PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _PARTIAL = "the model could only be traced in parts, and what else its code does with them is unknown (parts=True cuts)"
 
 ModeChoice = Literal["both", "train", "eval"]
@@ -92,12 +91,12 @@ class Session:
         copies: Sequence[nn.Module] = (),
     ) -> None:
         self.module, self.example_inputs, self.options = usable(module), example_inputs, options
-        self.optimizers = _optimizers(self.module, optimizer)
-        self.copies = [_copy(self.module, item) for item in copies]
+        self.optimizers = optimizers_of(self.module, optimizer)
+        self.copies = [same_tensors(self.module, item) for item in copies]
         self._require_running()
         self.structure = structure(trace(self.module, example_inputs))
         self._require_inside()
-        self._probes = [example_inputs, _probe(self.program.graphs[0], example_inputs, options.domain)]
+        self._probes = [example_inputs, probe(self.program.graphs[0], example_inputs, options.domain)]
         self._proven: set[tuple[str, int]] = set()
         self.blocked: dict[int, str] = {}
         self._origin = {(s.tensor, s.axis): list(range(s.labels.numel())) for s in self.structure.slots}
@@ -110,7 +109,7 @@ class Session:
     @property
     def example_batch(self) -> int:
         """The first axis of the first input."""
-        return _batch_of(self.program.graphs[0])
+        return batch_of(self.program.graphs[0])
 
     def certificates(self) -> list[Certificates]:
         """Certificates for every graph of the chosen modes, for the module and its copies."""
@@ -119,9 +118,9 @@ class Session:
             tensors, memo = tensors_of(module), dict[Any, Any]()
             for graph in (graph for mode in options.modes for graph in self.program.in_mode(mode)):
                 if options.evidence == "observed":
-                    found.append(observe(graph, tensors, _samples(graph, options.samples)))
+                    found.append(observe(graph, tensors, samples_of(graph, options.samples)))
                     continue
-                limit = float(options.batch_size or (_batch_of(graph) if options.evidence == "batch-proved" else "inf"))
+                limit = float(options.batch_size or (batch_of(graph) if options.evidence == "batch-proved" else "inf"))
                 bounds = bound(
                     graph, tensors, options.domain, batch_limit=limit, dtype=options.dtype, memo=memo
                 )
@@ -300,13 +299,13 @@ class Session:
         try:
             outputs(self.module, self.example_inputs)
         except CutError as error:
-            shapes = [tuple(v.shape) for v in _tensor_inputs(self.example_inputs)]
+            shapes = [tuple(v.shape) for v in tensor_inputs(self.example_inputs)]
             raise InputError(f"the model does not run on the example inputs of shape {shapes}: {error}") from None
 
     def _require_inside(self) -> None:
         """The domain must be sound, and the example must lie in it, for the proofs speak of nothing else."""
         graph = self.program.graphs[0]
-        declared, values = boxes(graph, self.options.domain), _tensor_inputs(self.example_inputs)
+        declared, values = boxes(graph, self.options.domain), tensor_inputs(self.example_inputs)
         if graph.part or len(values) != len(declared):
             return
         for (name, interval), value in zip(declared.items(), values, strict=True):
@@ -319,93 +318,3 @@ class Session:
                     f"{float(value.max()):.4g}, outside the declared domain; give the domain your data really has, "
                     "for instance domain=(-3.0, 3.0) or a Box"
                 )
-
-
-def usable(module: nn.Module) -> nn.Module:
-    """The module itself, out of a compiled wrapper; an error if it cannot be analysed."""
-    if not isinstance(module, nn.Module):
-        raise InputError(f"the model must be an nn.Module, not {type(module).__name__}")
-    module = getattr(module, "_orig_mod", module)
-    if isinstance(module, torch.jit.ScriptModule):
-        raise InputError(
-            "the model is a scripted or frozen TorchScript module, whose weights cannot be cut; "
-            "pass the original nn.Module"
-        )
-    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        raise InputError(f"the model is wrapped in {type(module).__name__}; pass the wrapped model, `model.module`")
-    tensors = tensors_of(module)
-    if not tensors:
-        raise InputError(f"{type(module).__name__} has no parameters")
-    for name, tensor in tensors.items():
-        if torch.nn.parameter.is_lazy(tensor):
-            raise InputError(f"'{name}' is lazy and has no shape yet; run the model once first")
-        if tensor.is_floating_point() and tensor.dtype not in _PRECISIONS:
-            raise InputError(f"'{name}' is of type {tensor.dtype}, which nodedrop has no arithmetic for")
-        if tensor.is_meta:
-            raise InputError(f"'{name}' is on the meta device and has no values; load the weights first")
-        if tensor.is_inference():
-            raise InputError(
-                f"'{name}' was made under torch.inference_mode() and cannot be changed; build the model outside it"
-            )
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise InputError(f"'{name}' contains NaN or infinite values; nothing can be proved about such a model")
-    return module
-
-
-def _copy(module: nn.Module, item: nn.Module) -> nn.Module:
-    """A copy (EMA) with the same tensors as the module."""
-    inner = item.module if isinstance(item, AveragedModel) else item
-    own, other = tensors_of(module), tensors_of(inner)
-    if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in other.items()}:
-        raise InputError(f"the copy {type(item).__name__} does not have the tensors of the model")
-    return inner
-
-
-def _optimizers(module: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
-    several = isinstance(optimizer, Sequence) and not isinstance(optimizer, str)
-    given: list[Any] = [] if optimizer is None else list(optimizer) if several else [optimizer]  # type: ignore[arg-type]
-    own = {id(p) for p in module.parameters()}
-    for item in given:
-        if not isinstance(item, Optimizer):
-            raise InputError(f"optimizer must be a torch.optim.Optimizer, not {type(item).__name__}")
-        if not any(id(p) in own for group in item.param_groups for p in group["params"]):
-            raise InputError(f"the {type(item).__name__} holds none of the model's parameters; build it on this model")
-    return given
-
-
-def _tensor_inputs(example_inputs: Any) -> list[Tensor]:
-    args, kwargs = split_inputs(example_inputs)
-    return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-
-
-def _probe(graph: Graph, example_inputs: Any, domain: Any) -> Any:
-    """Inputs like the example, but random within the domain; indices and unbounded inputs stay as they are."""
-    if graph.part:
-        return example_inputs
-    declared = iter(boxes(graph, domain).values())
-    generator = torch.Generator().manual_seed(0)
-
-    def drawn(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        box = next(declared, None)
-        finite = box is not None and bool(box.lo.isfinite().all()) and bool(box.hi.isfinite().all())
-        if box is None or not finite or not value.is_floating_point():
-            return value
-        share = torch.rand(value.shape, generator=generator, dtype=torch.float64)
-        return (box.lo + share * (box.hi - box.lo)).to(value)
-
-    args, kwargs = split_inputs(example_inputs)
-    if isinstance(example_inputs, Tensor):
-        return drawn(example_inputs)
-    return {key: drawn(value) for key, value in kwargs.items()} if kwargs else tuple(drawn(value) for value in args)
-
-
-def _samples(graph: Graph, samples: Any) -> list[Mapping[str, Any]]:
-    batches = samples if isinstance(samples, list) else [samples]
-    return [dict(zip((n.name for n in graph.inputs), _tensor_inputs(batch), strict=True)) for batch in batches]
-
-
-def _batch_of(graph: Graph) -> int:
-    shapes = [node.shape for node in graph.inputs if node.is_tensor and node.shape]
-    return shapes[0][0] if shapes else 1

@@ -231,6 +231,8 @@ def test_the_file_is_plain_safetensors(tmp_path: Path, monkeypatch: pytest.Monke
     save(small, tmp_path / "m.safetensors", optimizer=optimizer)
     load(fresh("gpt"), tmp_path / "m.safetensors")
     assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
+    (tmp_path / "other").touch()
+    assert (tmp_path / "m.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
     with safe_open(tmp_path / "m.safetensors", framework="pt") as file:
         assert set(file.keys()) == {name for name, _ in (*small.named_parameters(), *small.named_buffers())}
         document = json.loads(file.metadata()["nodedrop"])
@@ -425,7 +427,7 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         (nn.Linear(2, 2, device="meta"), "m", None, "'weight' is lazy or on the meta device"),
         (nn.DataParallel(line), "m", None, "wrapped in DataParallel; pass the wrapped model, `model.module`"),
         (nn.Sequential(Extra(2, 2)), "m", None, r"'0' \(Extra\) has extra state"),
-        (line, "no/such/folder", None, "cannot be written: "),
+        (line, "no/such/folder", None, "cannot be written: No such file or directory"),
         (line, "m", odd, "the state of SGD cannot be saved as plain data"),
     ):
         with pytest.raises(InputError, match=sentence):

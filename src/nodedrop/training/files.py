@@ -139,7 +139,10 @@ def _write(tensors: dict[str, Tensor], metadata: dict[str, str], path: File) -> 
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         save_file(tensors, temporary, metadata)
+        temporary.chmod(mode)  # safetensors lets nobody but the owner read
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -233,8 +236,7 @@ def _matched(module: nn.Module, saved: _Saved) -> dict[str, Tensor]:
         raise InputError(f"{saved.where} does not come from {type(module).__name__}: {' and '.join(parts)}")
     values: dict[str, Tensor] = {}
     for name in (name for name in canonical if name in found):
-        value = found[name]
-        first = values.setdefault(canonical[name], value)
+        first = values.setdefault(canonical[name], value := found[name])
         if first.data_ptr() != value.data_ptr() and not torch.equal(first, value):
             raise InputError(f"the model ties '{name}' to '{canonical[name]}', but in {saved.where} they differ")
         problem = _misfit(tensors[canonical[name]], value)
@@ -326,9 +328,8 @@ def _changes(shapes: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> dict[
 def _taken(optimizer: Optimizer, module: nn.Module, prefix: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """An optimizer's state as a JSON document, and its tensors by name."""
     names = _parameter_names(optimizer, module)
-    state, tensors = optimizer.state_dict(), {}
+    state, tensors, plain = optimizer.state_dict(), {}, {}
     parts = {f"group{k}": group for k, group in enumerate(state["param_groups"])} | state["state"]
-    plain: dict[str, dict[str, Any]] = {}
     for owner, values in parts.items():
         if not isinstance(values, Mapping):
             raise InputError(f"{type(optimizer).__name__} keeps {owner!r} outside its parameters, which is not saved")
@@ -355,8 +356,8 @@ def _parameter_names(optimizer: Optimizer, module: nn.Module) -> list[list[str |
 
 def _state(optimizer: Optimizer, module: nn.Module, saved: _Saved) -> dict[str, Any]:
     """A saved optimizer state in the form that `load_state_dict` takes."""
-    names, document = _parameter_names(optimizer, module), saved.optimizer
-    if document is None:
+    names = _parameter_names(optimizer, module)
+    if (document := saved.optimizer) is None:
         raise InputError(f"{saved.where} holds no optimizer state; write it with nodedrop.save(…, optimizer=optimizer)")
     try:
         parts = {owner: dict(values) for owner, values in document["state"].items()}
@@ -396,5 +397,4 @@ def _few(names: list[str]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return (text.splitlines() or [type(error).__name__])[0]
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]

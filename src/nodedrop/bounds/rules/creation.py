@@ -117,18 +117,12 @@ def _attention(ctx: Context, node: Node) -> Result:
     return Interval(lo, hi, node.shape)
 
 
-@rule("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
-def _where(ctx: Context, node: Node) -> Result:
-    first, second = ctx(node.args[1]), ctx(node.args[2])
+@rule("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar",
+      "aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def _either(ctx: Context, node: Node) -> Result:
+    """One value or the other, whatever the mask says."""
+    first, second = ctx(node.args[1 if "where" in node.op else 0]), ctx(node.args[2])
     lo, hi = first.lo.minimum(second.lo), first.hi.maximum(second.hi)
-    lead = (1,) * (len(node.shape) - lo.dim())
-    return Interval(lo.reshape(lead + tuple(lo.shape)), hi.reshape(lead + tuple(hi.shape)), node.shape)
-
-
-@rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
-def _masked_fill(ctx: Context, node: Node) -> Result:
-    value, fill = ctx(node.args[0]), ctx(node.args[2])
-    lo, hi = value.lo.minimum(fill.lo), value.hi.maximum(fill.hi)
     lead = (1,) * (len(node.shape) - lo.dim())
     return Interval(lo.reshape(lead + tuple(lo.shape)), hi.reshape(lead + tuple(hi.shape)), node.shape)
 

@@ -111,9 +111,9 @@ def _channel_shuffle(walk: Walk, node: Node) -> Outcome:
     return _moved(node, factors, shape)
 
 
-@label_rule("aten.pixel_shuffle.default")
+@label_rule("aten.pixel_shuffle.default", "aten.pixel_unshuffle.default")
 def _pixel_shuffle(walk: Walk, node: Node) -> Outcome:
-    """The r² units that make one output channel go together."""
+    """The r² units that make one channel go together; the other way round, one unit makes r² channels."""
     factors, shape = walk(node.args[0]), walk.shape(node.args[0])
     axis, block = len(shape) - 3, int(node.args[1]) ** 2
     labelled = along(factors, axis)
@@ -121,25 +121,16 @@ def _pixel_shuffle(walk: Walk, node: Node) -> Outcome:
     walk.pin(node, tuple(f for f in touching(factors, range(axis, len(shape))) if f is not labelled), "is shuffled")
     if labelled is None:
         return kept
-    rows = vector(labelled).reshape(-1, block)
-    walk.labels.unite(rows, rows[:, :1])
-    if rows.shape[0] == 1:
-        walk.pin(node, (labelled,), "is a single channel")
-        return kept
-    return (*kept, rows[:, 0].reshape([-1 if d == axis else 1 for d in range(len(node.shape))]))
-
-
-@label_rule("aten.pixel_unshuffle.default")
-def _pixel_unshuffle(walk: Walk, node: Node) -> Outcome:
-    factors, shape = walk(node.args[0]), walk.shape(node.args[0])
-    axis, block = len(shape) - 3, int(node.args[1]) ** 2
-    labelled = along(factors, axis)
-    kept = tuple(f for f in factors if not set(support(f)) & set(range(axis, len(shape))))
-    walk.pin(node, tuple(f for f in touching(factors, range(axis, len(shape))) if f is not labelled), "is shuffled")
-    if labelled is None:
-        return kept
-    wide = vector(labelled).repeat_interleave(block)
-    return (*kept, wide.reshape([-1 if d == axis else 1 for d in range(len(node.shape))]))
+    if node.op == "aten.pixel_unshuffle.default":
+        units = vector(labelled).repeat_interleave(block)
+    else:
+        rows = vector(labelled).reshape(-1, block)
+        walk.labels.unite(rows, rows[:, :1])
+        units = rows[:, 0]
+        if len(units) == 1:
+            walk.pin(node, (labelled,), "is a single channel")
+            return kept
+    return (*kept, units.reshape([-1 if d == axis else 1 for d in range(len(node.shape))]))
 
 
 @label_rule("aten.cat.default", "aten.stack.default", "aten.concat.default")

@@ -1,0 +1,111 @@
+"""What comes in from the caller, checked once at the edge: model, copies, optimizers, inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
+
+from .bounds.domain import boxes
+from .errors import InputError
+from .tracing import Graph, split_inputs, tensors_of
+
+_PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def usable(module: nn.Module) -> nn.Module:
+    """The module itself, out of a compiled wrapper; an error if it cannot be analysed."""
+    if not isinstance(module, nn.Module):
+        raise InputError(f"the model must be an nn.Module, not {type(module).__name__}")
+    module = getattr(module, "_orig_mod", module)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError(
+            "the model is a scripted or frozen TorchScript module, whose weights cannot be cut; "
+            "pass the original nn.Module"
+        )
+    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise InputError(f"the model is wrapped in {type(module).__name__}; pass the wrapped model, `model.module`")
+    tensors = tensors_of(module)
+    if not tensors:
+        raise InputError(f"{type(module).__name__} has no parameters")
+    for name, tensor in tensors.items():
+        if torch.nn.parameter.is_lazy(tensor):
+            raise InputError(f"'{name}' is lazy and has no shape yet; run the model once first")
+        if tensor.is_floating_point() and tensor.dtype not in _PRECISIONS:
+            raise InputError(f"'{name}' is of type {tensor.dtype}, which nodedrop has no arithmetic for")
+        if tensor.is_meta:
+            raise InputError(f"'{name}' is on the meta device and has no values; load the weights first")
+        if tensor.is_inference():
+            raise InputError(
+                f"'{name}' was made under torch.inference_mode() and cannot be changed; build the model outside it"
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"'{name}' contains NaN or infinite values; nothing can be proved about such a model")
+    return module
+
+
+def same_tensors(module: nn.Module, item: nn.Module) -> nn.Module:
+    """A copy (EMA) with the same tensors as the module."""
+    inner = item.module if isinstance(item, AveragedModel) else item
+    own, other = tensors_of(module), tensors_of(inner)
+    if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in other.items()}:
+        raise InputError(f"the copy {type(item).__name__} does not have the tensors of the model")
+    return inner
+
+
+def optimizers_of(module: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
+    """The optimizers to carry along; each must hold parameters of the module."""
+    several = isinstance(optimizer, Sequence) and not isinstance(optimizer, str)
+    given: list[Any] = [] if optimizer is None else list(optimizer) if several else [optimizer]  # type: ignore[arg-type]
+    own = {id(p) for p in module.parameters()}
+    for item in given:
+        if not isinstance(item, Optimizer):
+            raise InputError(f"optimizer must be a torch.optim.Optimizer, not {type(item).__name__}")
+        if not any(id(p) in own for group in item.param_groups for p in group["params"]):
+            raise InputError(f"the {type(item).__name__} holds none of the model's parameters; build it on this model")
+    return given
+
+
+def tensor_inputs(example_inputs: Any) -> list[Tensor]:
+    """The tensors among the inputs, in call order."""
+    args, kwargs = split_inputs(example_inputs)
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+
+
+def probe(graph: Graph, example_inputs: Any, domain: Any) -> Any:
+    """Inputs like the example, but random within the domain; indices and unbounded inputs stay as they are."""
+    if graph.part:
+        return example_inputs
+    declared = iter(boxes(graph, domain).values())
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        box = next(declared, None)
+        finite = box is not None and bool(box.lo.isfinite().all()) and bool(box.hi.isfinite().all())
+        if box is None or not finite or not value.is_floating_point():
+            return value
+        share = torch.rand(value.shape, generator=generator, dtype=torch.float64)
+        return (box.lo + share * (box.hi - box.lo)).to(value)
+
+    args, kwargs = split_inputs(example_inputs)
+    if isinstance(example_inputs, Tensor):
+        return drawn(example_inputs)
+    return {key: drawn(value) for key, value in kwargs.items()} if kwargs else tuple(drawn(value) for value in args)
+
+
+def samples_of(graph: Graph, samples: Any) -> list[Mapping[str, Any]]:
+    """Batches of inputs by the names of the graph's input nodes."""
+    batches = samples if isinstance(samples, list) else [samples]
+    return [dict(zip((n.name for n in graph.inputs), tensor_inputs(batch), strict=True)) for batch in batches]
+
+
+def batch_of(graph: Graph) -> int:
+    """The first axis of the first input."""
+    shapes = [node.shape for node in graph.inputs if node.is_tensor and node.shape]
+    return shapes[0][0] if shapes else 1
