@@ -34,7 +34,9 @@ def test_exact(name: str) -> None:
     model = model.double()
     example = cast(entry.inputs(torch.Generator().manual_seed(0)), torch.float64)
     before = copy.deepcopy(model)
-    ledger = nd.compact_(model, example, entry.domain)
+    # these drop whole layers at random in training, by a branch on data: their code is known to call layers only
+    parts = name in ("transformers_opt", "transformers_whisper")
+    ledger = nd.compact_(model, example, entry.domain, parts=parts)
     assert removed_units(ledger) == expected
     assert_accounted(ledger, widths(before), widths(model))
     pinned = {(unit.layer, unit.index) for unit in ledger.units if unit.status == "pinned"}

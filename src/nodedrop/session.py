@@ -51,7 +51,7 @@ class Options:
         if self.mode not in _MODES:
             raise InputError(f"mode must be 'both', 'train' or 'eval', not {self.mode!r}")
         size: object = self.batch_size
-        if size is not None and not (isinstance(size, int) and size >= 1):
+        if size is not None and not (type(size) is int and size >= 1):
             raise InputError(f"batch_size must be a whole number from 1 on, not {self.batch_size!r}")
         if self.dtype is not None and not isinstance(self.dtype, torch.dtype):
             raise InputError(f"dtype must be a torch.dtype, not {self.dtype!r}")
@@ -107,6 +107,11 @@ class Session:
         return self.structure.program
 
     @property
+    def _in_parts(self) -> bool:
+        """Whether a mode that certificates must cover was traced only in parts."""
+        return any(graph.part for mode in self.options.modes for graph in self.program.in_mode(mode))
+
+    @property
     def example_batch(self) -> int:
         """The first axis of the first input."""
         return batch_of(self.program.graphs[0])
@@ -129,7 +134,7 @@ class Session:
 
     def plan(self, certificates: list[Certificates], blocked: Mapping[int, str] | None = None) -> Plan:
         """What can be cut on this evidence."""
-        if self.program.partial and not self.options.parts:
+        if self._in_parts and not self.options.parts:
             everything = torch.unique(self.structure.representative).tolist()
             blocked = dict.fromkeys(everything, _PARTIAL)
             self.blocked = blocked
@@ -228,7 +233,7 @@ class Session:
     def _followed(self, proposal: Plan) -> Structure:
         """The structure after a cut. Axes cut for the first time are traced again, to see that the prediction holds."""
         predicted = shrink(self.structure, proposal)
-        if not self.program.partial and not self._axes(proposal) <= self._proven:
+        if not self._in_parts and not self._axes(proposal) <= self._proven:
             reason = disagreement(predicted, trace(self.module, self.example_inputs))
             if reason is not None:
                 raise CutError(reason)
@@ -275,7 +280,7 @@ class Session:
         if proposal.collapsed:
             notes.append(f"one unit was kept in {', '.join(proposal.collapsed)}, where all could go")
         shapes = ", ".join(str(node.shape) for node in self.program.graphs[0].inputs if node.is_tensor)
-        if not self.program.partial:
+        if not self._in_parts:
             notes.append(f"holds for inputs of shape {shapes}, and other batch sizes if samples are treated one by one")
         accounts = account(self.structure, certificates, proposal, self.blocked)
         renamed = tuple(self._original(item) for item in accounts)

@@ -115,4 +115,5 @@ def _is_data(dtype: torch.dtype) -> bool:
 def _one_per_input(domain: Any) -> bool:
     if isinstance(domain, Box) or domain is None or not isinstance(domain, Sequence):
         return False
-    return any(item is None or isinstance(item, Box | list | tuple) for item in domain)
+    numbers = any(isinstance(item, int | float | Tensor) for item in domain)
+    return not numbers and any(item is None or isinstance(item, Box | list | tuple) for item in domain)

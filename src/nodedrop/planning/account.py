@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Literal
 
@@ -67,7 +67,16 @@ def account(
             continue
         same = [item for item in structure.layers if (item.weight, item.axis, int(item.places[0])) == key]
         accounts[key] = _account(structure, by_graph, plan, blocked, layer, same)
-    return tuple(accounts.values())
+    return _merged(accounts.values())
+
+
+def _merged(accounts: Iterable[Account]) -> tuple[Account, ...]:
+    """One account per layer, also where several sums use parts of one weight."""
+    found: dict[str, Account] = {}
+    for item in accounts:
+        units = (*found[item.layer].units, *item.units) if item.layer in found else item.units
+        found[item.layer] = replace(item, units=tuple(sorted(units, key=lambda unit: unit.index)))
+    return tuple(found.values())
 
 
 def _account(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -78,23 +79,46 @@ def trace(module: nn.Module, example_inputs: Any) -> Program:
 
 def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode) -> Graph:
     """Trace a module in one mode."""
+    name = type(module).__name__
     with _quiet(), undisturbed(module):
         if module.training != (mode == "train"):
             module.train(mode == "train")
-        before = random.getstate()
+        before = _draws()
         try:
             program = torch.export.export(module, args, kwargs, strict=False)
             if any(_writes(node.target) for node in program.graph.nodes):
                 program = program.run_decompositions({})  # gives writes through views their data edges, but takes long
         except Exception as error:
             raise TraceError(_explain(module, mode, error)) from error
-        if random.getstate() != before:
-            name = type(module).__name__
+        if _draws() != before:
             raise TraceError(
-                f"{name} cannot be traced in {mode} mode: its forward draws from Python's `random`, so one trace does "
-                "not tell what the next pass computes (use torch's random numbers, which are part of the graph)"
+                f"{name} cannot be traced in {mode} mode: its forward draws from Python's or NumPy's `random`, so one "
+                "trace does not tell what the next pass computes (use torch's random numbers, which are in the graph)"
             )
-    return _convert(program, canonical_names(module), mode)
+    graph = _convert(program, canonical_names(module), mode)
+    loose = next((graph.by_name[n] for n in graph.by_name if n in graph.shapeless), None)
+    if loose is not None:
+        place = f" at {loose.where}" if loose.where else ""
+        raise TraceError(
+            f"{name} cannot be traced in {mode} mode: the shape of {loose.op}{place} depends on the data "
+            "(move the selection out of the model, or multiply by a mask instead)"
+        )
+    return graph
+
+
+def _draws() -> tuple[Any, ...]:
+    """The state of the random numbers that are not torch's."""
+    numpy = sys.modules.get("numpy")
+    kind, keys, *rest = numpy.random.get_state() if numpy is not None else ("", None)
+    return random.getstate(), kind, None if keys is None else keys.tobytes(), tuple(rest)
+
+
+def _redraw(state: tuple[Any, ...]) -> None:
+    own, kind, keys, rest = state
+    random.setstate(own)
+    if keys is not None:
+        numpy = sys.modules["numpy"]
+        numpy.random.set_state((kind, numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
 
 
 @contextmanager
@@ -103,12 +127,12 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
     flags = [(child, child.training, dict(child._buffers)) for child in module.modules()]
     parameters = {id(parameter) for parameter in module.parameters()}
     tensors = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors_of(module).values()]
-    state, devices = random.getstate(), sorted({t.device.index or 0 for t, *_ in tensors if t.device.type == "cuda"})
+    state, devices = _draws(), sorted({t.device.index or 0 for t, *_ in tensors if t.device.type == "cuda"})
     try:
         with torch.random.fork_rng(devices=devices):
             yield
     finally:
-        random.setstate(state)
+        _redraw(state)
         for child, flag, buffers in flags:
             child.training = flag
             child._buffers.clear()

@@ -148,6 +148,7 @@ def _product(ctx: Context, node: Node, first: Interval, second: Interval, offset
     elif first.exact:
         flipped = Interval(columns.lo.transpose(-1, -2), columns.hi.transpose(-1, -2), ())
         lo, hi = weighted_sum(ctx, node, parts(rows.lo), flipped, None, inner)
+        ctx.margins[node.name] = ctx.margins[node.name].transpose(-1, -2)
         result = Interval(lo.transpose(-1, -2), hi.transpose(-1, -2), node.shape)
     else:
         size = (rows.magnitude @ columns.magnitude).nan_to_num(nan=INF)

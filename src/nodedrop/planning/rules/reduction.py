@@ -61,7 +61,7 @@ def _reduce(walk: Walk, node: Node) -> Outcome:
             "aten.log_softmax.int", "aten._log_softmax.default",
             "aten.cumsum.default", "aten.argsort.default")
 def _softmax(walk: Walk, node: Node) -> Outcome:
-    axis = int(node.args[1]) % len(node.shape)
+    axis = int(node.arg(1, "dim", -1)) % len(node.shape)
     return _rest(walk, node, {axis}, "is normalised over")
 
 
