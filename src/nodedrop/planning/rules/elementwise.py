@@ -102,11 +102,13 @@ def _made(walk: Walk, node: Node) -> Outcome:
     "aten.new_zeros.default", "aten.new_ones.default", "aten.new_full.default", "aten.new_empty.default",
 )  # fmt: skip
 def _filled(walk: Walk, node: Node) -> Outcome:
-    """One number everywhere: as long as what it meets. If the model fixes its size after all, the check will tell."""
+    """One number everywhere: its elements go with what they meet, and stay if they meet nothing that goes.
+
+    Should the model fix the size after all, the check will tell.
+    """
     factors = []
     for axis, n in enumerate(node.shape):
         if n > 1:
             made = walk.labels.fresh(n)
-            walk.labels.free.append(made)
             factors.append(made.reshape([n if d == axis else 1 for d in range(len(node.shape))]))
     return tuple(factors)
