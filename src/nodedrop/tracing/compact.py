@@ -15,7 +15,6 @@ from torch import Tensor, cat, stack
 
 from .graph import Node, Ref, Shape
 
-Lookup = Callable[[str], tuple[Tensor, Shape] | None]
 Move = Callable[[Node, Tensor, Shape, Shape], Any]
 
 

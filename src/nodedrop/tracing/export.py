@@ -62,7 +62,6 @@ def trace(module: nn.Module, example_inputs: Any) -> Program:
     args, kwargs = split_inputs(example_inputs)
     notes: list[str] = []
     graphs: list[Graph] = []
-    partial = False
     for mode in ("eval", "train"):
         try:
             graphs.append(trace_mode(module, args, kwargs, mode))
@@ -70,11 +69,10 @@ def trace(module: nn.Module, example_inputs: Any) -> Program:
             parts = _trace_parts(module, args, kwargs, mode)
             if not parts:
                 raise
-            partial = True
             names = ", ".join(f"'{graph.part.rstrip('.')}'" for graph in parts)
             notes.append(f"in {mode} mode only the parts {names} could be traced: {error}")
             graphs.extend(parts)
-    return Program(tuple(graphs), tuple(notes), partial)
+    return Program(tuple(graphs), tuple(notes))
 
 
 def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode) -> Graph:

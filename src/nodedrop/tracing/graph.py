@@ -14,7 +14,6 @@ Mode = Literal["train", "eval"]
 Shape = tuple[int, ...]
 
 INPUT, PARAMETER, BUFFER, CONSTANT, GETITEM = "input", "parameter", "buffer", "constant", "getitem"
-LEAVES = frozenset({INPUT, PARAMETER, BUFFER, CONSTANT})
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,6 @@ class Program:
 
     graphs: tuple[Graph, ...]
     notes: tuple[str, ...] = ()
-    partial: bool = False
 
     def in_mode(self, mode: Mode) -> tuple[Graph, ...]:
         """The graphs traced in one mode."""
