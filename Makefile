@@ -59,6 +59,6 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/.created
 # pytorchcv declares torchvision and requests; its image networks import neither.
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing the tools for development into $(VENV)"
-	$(PIP) --editable '.[dev,zoo]'
+	$(PIP) --editable '.[dev,test]'
 	$(PIP) --no-deps pytorchcv
 	@touch $@

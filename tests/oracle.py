@@ -21,7 +21,7 @@ from nodedrop.bounds import Bounds, Interval, bound
 from nodedrop.bounds.domain import boxes
 from nodedrop.tracing import Graph, Node, Ref, tensors_of, trace
 from nodedrop.tracing.execute import execute, resolve
-from nodedrop.tracing.graph import INPUT, LEAVES, PARAMETER
+from nodedrop.tracing.graph import BUFFER, CONSTANT, INPUT, PARAMETER
 
 INF = float("inf")
 HALVES = (torch.float16, torch.bfloat16)
@@ -260,7 +260,8 @@ def checked(graph: Graph) -> list[Node]:
     """Nodes that compute something and still hold it at the end."""
     names = {node.name: node.op.split(".")[1] if "." in node.op else "" for node in graph.nodes}
     overwritten = {node.inputs[0] for node in graph.nodes if names[node.name].endswith("_")}
-    return [node for node in graph.nodes if node.op not in LEAVES and node.name not in overwritten]
+    given = (INPUT, PARAMETER, BUFFER, CONSTANT)
+    return [node for node in graph.nodes if node.op not in given and node.name not in overwritten]
 
 
 def results(bounds: Bounds, node: Node, value: Any) -> list[tuple[Tensor, Interval]]:
