@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Literal
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .analysis import Analysis
-from .bounds import bound
+from .bounds import Interval, bound
 from .bounds.domain import boxes
 from .errors import CollapseError, CutError, InputError
 from .intake import batch_of, optimizers_of, probe, same_tensors, samples_of, tensor_inputs, usable
@@ -20,6 +21,7 @@ from .proof import Certificate, Certificates, Evidence, observe, prove
 from .surgery import Transaction, change, compare, cut_, outputs
 from .tracing import Program, tensors_of, trace
 
+OnCollapse = Literal["error", "keep", "allow"]
 _Outputs = list[dict[str, list[Tensor]]]
 _PARTIAL = "the model could only be traced in parts, and what else its code does with them is unknown (parts=True cuts)"
 
@@ -66,21 +68,34 @@ class Options:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cut did. `kept` names layers of which one unit was kept though all could go."""
+    """What a cut did."""
 
     analysis: Analysis
-    difference: float
-    eval_change: float | None
-    kept: tuple[str, ...]
+    difference: float = 0.0
+    eval_change: float | None = None
 
     @property
     def removed(self) -> tuple[Certificate, ...]:
         """Certificates of the removed units, with the indices they had at first."""
         return self.analysis.removable
 
+    @property
+    def collapsed(self) -> tuple[str, ...]:
+        """Layers of which one unit is left, and that one is dead."""
+        found = []
+        for item in self.analysis.accounts:
+            left = [unit for unit in item.units if unit.status != "removed"]
+            if item.activation and len(left) == 1 and left[0].bound is not None and left[0].bound <= item.edge:
+                found.append(item.layer)
+        return tuple(found)
+
 
 class Session:
-    """A module with its program and structure. Cutting keeps them up to date without tracing again."""
+    """A module with its program and structure. Cutting keeps them up to date without tracing again.
+
+    `agree` is called with a statement before anything is cut and again before it is final, and raises if another
+    process that trains the same model says something else.
+    """
 
     def __init__(
         self,
@@ -89,7 +104,9 @@ class Session:
         options: Options,
         optimizer: Optimizer | Sequence[Optimizer] | None = None,
         copies: Sequence[nn.Module] = (),
+        agree: Callable[[str], None] | None = None,
     ) -> None:
+        self._agree = agree if agree is not None else lambda statement: None
         self.module, self.example_inputs, self.options = usable(module), example_inputs, options
         self.optimizers = optimizers_of(self.module, optimizer)
         self.copies = [same_tensors(self.module, item) for item in copies]
@@ -97,6 +114,7 @@ class Session:
         self.structure = structure(trace(self.module, example_inputs))
         self._require_inside()
         self._probes = [example_inputs, probe(self.program.graphs[0], example_inputs, options.domain)]
+        self._samples = options.samples if isinstance(options.samples, list) else [options.samples]
         self._proven: set[tuple[str, int]] = set()
         self.blocked: dict[int, str] = {}
         self._origin = {(s.tensor, s.axis): list(range(s.labels.numel())) for s in self.structure.slots}
@@ -110,6 +128,12 @@ class Session:
     def _in_parts(self) -> bool:
         """Whether a mode that certificates must cover was traced only in parts."""
         return any(graph.part for mode in self.options.modes for graph in self.program.in_mode(mode))
+
+    @property
+    def domain(self) -> dict[str, Interval]:
+        """The declared box of every tensor input, by the name the model gives it."""
+        graph = self.program.graphs[0]
+        return {graph.by_name[name].target: box for name, box in boxes(graph, self.options.domain).items()}
 
     @property
     def example_batch(self) -> int:
@@ -151,12 +175,13 @@ class Session:
         certificates = self.certificates()
         return self._analysis(certificates, self.plan(certificates))
 
-    def cut_(self, on_collapse: Literal["error", "keep"]) -> Outcome:
+    def cut_(self, on_collapse: OnCollapse) -> Outcome:
         """Cut what can be cut, all or nothing, and follow with program and structure."""
         certificates = self.certificates()
         proposal = self._proposal(certificates, on_collapse)
+        self._agree(f"{int(proposal.removed.sum())} to go, set {_digest(proposal)}")
         if not proposal:
-            return Outcome(self._analysis(certificates, proposal), 0.0, None, proposal.collapsed)
+            return Outcome(self._analysis(certificates, proposal))
         before = self._outputs()
         outcome = self._attempt(certificates, proposal, before)
         if isinstance(outcome, Outcome):
@@ -164,7 +189,7 @@ class Session:
         self._block_failing_groups(certificates, proposal, before)
         proposal = self._proposal(certificates, on_collapse)
         if not proposal:
-            return Outcome(self._analysis(certificates, proposal), 0.0, None, proposal.collapsed)
+            return Outcome(self._analysis(certificates, proposal))
         outcome = self._attempt(certificates, proposal, before)
         if isinstance(outcome, CutError):
             raise CutError(f"the cut failed its check and was rolled back, the model is unchanged: {outcome}")
@@ -193,19 +218,25 @@ class Session:
                 difference = max(compare(*pair, self.options.modes) for pair in zip(before, after, strict=True))
                 smaller = self._followed(proposal)
             except CutError as error:
+                self._agree("the check of the cut fails")
                 return error
             eval_change = None
             if self.options.evidence == "batch-proved":
                 eval_change = max(change(o["eval"], n["eval"]) for o, n in zip(before, after, strict=True))
-            outcome = Outcome(self._analysis(certificates, proposal), difference, eval_change, proposal.collapsed)
+            outcome = Outcome(self._analysis(certificates, proposal), difference, eval_change)
+            self._agree("the check of the cut passes")
             if final:
                 self._adopt(proposal, smaller)
                 transaction.commit()
         return outcome
 
     def _outputs(self) -> _Outputs:
-        """Outputs on the example and on one more input drawn from the domain."""
-        return [outputs(self.module, inputs) for inputs in self._probes]
+        """Outputs on the example and on one more input drawn from the domain; where eval mode is measured, on the
+        samples, too."""
+        found = [outputs(self.module, inputs) for inputs in self._probes]
+        if self.options.evidence == "batch-proved":
+            found += [outputs(self.module, inputs, ("eval",)) for inputs in self._samples if inputs is not None]
+        return found
 
     def _block_failing_groups(self, certificates: list[Certificates], proposal: Plan, before: _Outputs) -> None:
         """Find the groups that the model's own code does not allow to be cut (sizes written into it)."""
@@ -256,6 +287,29 @@ class Session:
             reason = reasons.get((slot.tensor, slot.axis))
             if reason is not None:
                 labels = smaller.representative[slot.labels].reshape(-1).tolist()
+                self.blocked.update(dict.fromkeys(labels, reason))
+
+    def state(self) -> dict[str, Any]:
+        """What the weights do not tell: original indices, and axes that failed a check. Plain data."""
+        origin = {_key(slot): kept for slot, kept in self._origin.items() if kept != list(range(len(kept)))}
+        blocked = {_key(slot): reason for slot, reason in self._blocked_slots().items()}
+        return {"origin": origin, "blocked": blocked, "proven": sorted(_key(slot) for slot in self._proven)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave for a module of these widths."""
+        own = {_key((slot.tensor, slot.axis)): slot for slot in self.structure.slots}
+        for key, kept in state["origin"].items():
+            if key not in own or own[key].labels.numel() != len(kept):
+                raise InputError(
+                    f"the state does not fit the model: it has {len(kept)} units for '{key}'; load its weights first"
+                )
+        for key, slot in own.items():
+            place, reason = (slot.tensor, slot.axis), state["blocked"].get(key)
+            self._origin[place] = list(state["origin"].get(key, range(slot.labels.numel())))
+            if key in state["proven"]:
+                self._proven.add(place)
+            if reason is not None:
+                labels = self.structure.representative[slot.labels].reshape(-1).tolist()
                 self.blocked.update(dict.fromkeys(labels, reason))
 
     def _blocked_slots(self) -> dict[tuple[str, int], str]:
@@ -323,3 +377,13 @@ class Session:
                     f"{float(value.max()):.4g}, outside the declared domain; give the domain your data really has, "
                     "for instance domain=(-3.0, 3.0) or a Box"
                 )
+
+
+def _key(slot: tuple[str, int]) -> str:
+    """A tensor's axis as one word for a JSON file."""
+    return f"{slot[0]}:{slot[1]}"
+
+
+def _digest(proposal: Plan) -> str:
+    """A short name of the set of units that a plan removes."""
+    return sha256(proposal.removed.numpy().tobytes()).hexdigest()[:12]

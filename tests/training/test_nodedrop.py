@@ -1,8 +1,8 @@
 """Shrinking while training: the rest of the training is exactly what it would have been."""
 
 import copy
-import gc
-import warnings
+import json
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from nodedrop import Box, load
 from nodedrop.errors import CollapseError, CutError, InputError
 from nodedrop.training import NodeDrop, schedules
 
@@ -205,7 +206,6 @@ def test_layers_are_found_from_the_graph() -> None:
     drop = NodeDrop(model, None, torch.rand(2, 4))
     assert [(t.layer, t.scale) for t in drop.targets] == [("a", None), ("b", "norm.weight")]
     del drop
-    gc.collect()
     assert [t.layer for t in NodeDrop(model, None, torch.rand(2, 4), exclude=["a"]).targets] == ["b"]
 
 
@@ -246,9 +246,30 @@ def test_the_last_unit_of_a_layer_is_kept_with_a_warning() -> None:
     assert event is not None
     assert len(event.removed) == 3
     assert model[0].out_features == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert drop.drop() is None
+    assert drop.drop() is None, "said once, not at every drop"
+
+
+def test_a_collapse_can_be_allowed() -> None:
+    model, drop = dying("allow")
+    event = drop.drop()
+    assert event is not None
+    assert (len(event.removed), event.units, event.collapsed) == (3, 2, ("0",)), "only the two outputs are left"
+    assert drop.drop() is None
+    assert torch.equal(model(torch.zeros(1, 3)), model(torch.ones(1, 3))), "the network is constant now"
+
+
+def test_a_layer_that_dies_after_its_last_cut_is_an_event_where_that_is_allowed() -> None:
+    model, drop = dying("allow")
+    with torch.no_grad():
+        model[0].bias[0] = 5.0
+    first = drop.drop()
+    assert first is not None
+    assert (first.units, first.collapsed) == (3, ())
+    with torch.no_grad():
+        model[0].bias.fill_(-5.0)
+    second = drop.drop()
+    assert second is not None
+    assert (second.removed, second.units, second.collapsed) == ((), 2, ("0",))
 
 
 def test_a_collapse_can_be_an_error() -> None:
@@ -269,7 +290,6 @@ def test_batch_proved_units_go_and_the_change_in_eval_mode_is_stated() -> None:
     strict = NodeDrop(model, None, example, lam=0.0)
     assert strict.drop() is None
     del strict
-    gc.collect()
     event = NodeDrop(model, None, example, lam=0.0, evidence="batch-proved", batch_size=64).drop()
     assert event is not None
     assert [c.evidence for c in event.removed] == ["batch-proved"]
@@ -278,19 +298,69 @@ def test_batch_proved_units_go_and_the_change_in_eval_mode_is_stated() -> None:
     assert "eval-mode outputs changed" in str(event)
 
 
-def test_state_dict_round_trip() -> None:
-    _, drop = dying("keep")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        drop.drop()
-    state = drop.state_dict()
-    del drop
-    gc.collect()
-    other = NodeDrop(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), None, torch.rand(2, 3))
-    other.load_state_dict(state)
-    assert other.state_dict() == state
+def test_a_state_goes_on_where_it_was_left() -> None:
+    model = make()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    drop = NodeDrop(model, optimizer, EXAMPLE, lam=1e-3)
+    train(model, optimizer, drop, range(160), 40)
+    state, weights = json.loads(json.dumps(drop.state_dict())), copy.deepcopy(model.state_dict())
+    assert drop.events
+    other = Net().double()
+    resumed = NodeDrop(other, None, EXAMPLE, lam=1e-3)
+    with pytest.raises(InputError, match="load its weights first"):
+        resumed.load_state_dict(state)
+    load(other, weights)
+    resumed.load_state_dict(state)
+    assert json.dumps(resumed.state_dict()) == json.dumps(state)
+    for side in (model, other):
+        with torch.no_grad():
+            side.first.bias[0] = -9.0
+    events = [each.drop() for each in (drop, resumed)]
+    assert events[0] is not None
+    assert events[0] == events[1], "indices are those of the network as it was at first"
     with pytest.raises(InputError, match="no state of a NodeDrop"):
-        other.load_state_dict({"weights": 1})
+        resumed.load_state_dict({"weights": 1})
+
+
+def test_batches_outside_the_domain_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    drop = NodeDrop(model, None, torch.rand(2, 3), domain=Box(torch.tensor([0.0, 0.0, -1.0]), torch.ones(3)))
+    model(torch.tensor([[0.0, 1.0, -1.0], [1.0, 0.5, 0.0]]))
+    drop.penalty().backward()
+    for bad in (1.5, -0.25, float("nan")):
+        model(torch.tensor([[0.0, bad, 0.0]]))
+        with pytest.raises(InputError, match=r"outside the declared domain .* check_inputs=False"):
+            drop.penalty()
+        drop.drop()
+        model(torch.tensor([[0.0, bad, 0.0]]))
+        with pytest.raises(InputError, match="outside the declared domain"):
+            drop.drop()
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    copied(torch.full((1, 3), 7.0))
+    drop.drop()
+    del drop
+    assert not model._forward_pre_hooks
+    drop = NodeDrop(model, None, torch.rand(2, 3), check_inputs=False)
+    model(torch.full((1, 3), 7.0))
+    drop.penalty()
+
+
+def test_the_change_in_eval_mode_is_measured_on_the_samples_given() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)).double()
+    with torch.no_grad():
+        model[0].weight[2], model[0].bias[2] = torch.tensor([1.0, 0.0, 0.0]), -0.9  # fires in eval mode above 0.9
+        model[1].weight[2], model[1].bias[2] = 1e-3, -1e-2
+        model[1].running_mean[2], model[1].running_var[2] = 0.0, 1e-10
+    changes = []
+    for samples in (None, torch.tensor([[0.99, 0.5, 0.5]]).double()):
+        side = copy.deepcopy(model)
+        example = torch.full((8, 3), 0.5, dtype=torch.float64)
+        drop = NodeDrop(side, None, example, domain=(0.0, 1.0), lam=0.0, evidence="batch-proved", samples=samples)
+        event = drop.drop()
+        assert event is not None
+        changes.append(event.eval_change)
+    assert changes[1] > changes[0]
 
 
 def test_bad_input() -> None:

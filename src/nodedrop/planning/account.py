@@ -140,7 +140,9 @@ def _finite(number: float | None) -> float | None:
 
 def _per_unit(structure: Structure, graph: int, value: str, compact: Tensor, labels: Tensor) -> Tensor:
     """The maximum of a compact tensor over each unit's own elements, or where a value does not carry the unit's own
-    label, over those of all units it is joined with; −∞ where there are none."""
+    label, over those of all units it is joined with; −∞ where there are none. An only unit has all of them."""
+    if len(labels) == 1:
+        return compact.double().amax().reshape(1)
     rep = structure.representative
     own = torch.full((len(rep),), -float("inf"), dtype=torch.float64)
     joined = own.clone()

@@ -31,12 +31,14 @@ class _Noiseless(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def outputs(module: nn.Module, example_inputs: Any) -> dict[str, list[Tensor]]:
+def outputs(
+    module: nn.Module, example_inputs: Any, modes: tuple[str, ...] = ("eval", "train")
+) -> dict[str, list[Tensor]]:
     """All output tensors in eval and in train mode, without a trace on the module."""
     args, kwargs = split_inputs(example_inputs)
     found = {}
     with undisturbed(module), torch.no_grad(), _Noiseless():  # type: ignore[no-untyped-call]
-        for mode in ("eval", "train"):
+        for mode in modes:
             module.train(mode == "train")
             try:
                 result = module(*args, **kwargs)

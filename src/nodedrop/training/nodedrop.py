@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -14,10 +15,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import functional
-from ..errors import CutError, InputError
+from ..errors import CollapseError, CutError, InputError
 from ..proof import Certificate, Evidence
-from ..session import Options, Session
+from ..session import OnCollapse, Options, Session
 from ..tracing import tensors_of
+from .inputs import InputWatch
+from .ranks import Ranks, unwrapped
 from .schedules import Schedule, constant
 from .targets import Target, find_targets
 
@@ -27,7 +30,11 @@ _IN_USE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class DropEvent:
-    """One cut: what went, and what it changed."""
+    """One cut: what went, and what it changed. `collapsed` names layers all of whose units are dead.
+
+    torch has no convolution without channels, so such a layer keeps one dead unit, which `units` does not count if
+    the collapse is allowed.
+    """
 
     step: int
     removed: tuple[Certificate, ...]
@@ -35,7 +42,7 @@ class DropEvent:
     units: int
     difference: float
     eval_change: float | None = None
-    kept: tuple[str, ...] = ()
+    collapsed: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
@@ -68,7 +75,12 @@ class NodeDrop:
     layers, by name or pattern, factors of their own. `form` is the penalty of layers without batch norm, `norm_form`
     of those with; `m` says what batch norm's bound counts: "elements" (N·H·W, sound), "batch" (the paper's text),
     "channels" (its published code) or a number. With `evidence="batch-proved"` units go as in the paper's NodeDrop-BN,
-    and each event states how much eval-mode outputs changed on `example_inputs`.
+    and each event states how much eval-mode outputs changed on `example_inputs` and on `samples`, if given.
+
+    A layer that loses all its units is kept alive by one of them with a warning; `on_collapse="error"` stops instead,
+    "allow" lets the network die, as the paper's does at large λ. Batches outside `domain` are an error
+    (`check_inputs=False` turns the check off). Under DistributedDataParallel all processes cut together: each calls
+    `drop()` at the same step, and waits for the others at most `timeout` seconds.
     """
 
     def __init__(
@@ -85,26 +97,33 @@ class NodeDrop:
         m: BatchCount = "elements",
         evidence: Evidence = "proved",
         batch_size: int | None = None,
+        samples: Any = None,
         include: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
         lam_of: Mapping[str, float] | None = None,
-        on_collapse: Literal["keep", "error"] = "keep",
+        on_collapse: OnCollapse = "keep",
         copies: Sequence[nn.Module] = (),
+        check_inputs: bool = True,
+        timeout: float = 300.0,
     ) -> None:
         self._schedule: Schedule = lam if callable(lam) else constant(float(lam))
         if not C > 0:
             raise InputError(f"C must be above 0, not {C}")
-        if on_collapse not in ("keep", "error"):
-            raise InputError(f"on_collapse must be 'keep' or 'error', not {on_collapse!r}")
+        if on_collapse not in ("keep", "error", "allow"):
+            raise InputError(f"on_collapse must be 'keep', 'error' or 'allow', not {on_collapse!r}")
         if not isinstance(m, int | float) and m not in ("elements", "batch", "channels"):
             raise InputError(f"m must be 'elements', 'batch', 'channels' or a number, not {m!r}")
         self.C, self.form, self.norm_form, self.m = C, form, norm_form, m
         self.on_collapse, self.lam_of = on_collapse, dict(lam_of or {})
-        options = Options(domain, evidence, batch_size=batch_size, constants=False, unread=False)
-        self._session = Session(model, example_inputs, options, optimizer, copies)
-        self.model = self._session.module
-        if self.model in _IN_USE:
+        inner, wrapper = unwrapped(model)
+        if inner in _IN_USE:
             raise InputError("this model already has a NodeDrop; use that one, or delete it first")
+        options = Options(domain, evidence, batch_size=batch_size, samples=samples, constants=False, unread=False)
+        self._ranks = None if wrapper is None else Ranks(wrapper, timeout)
+        agree = None if self._ranks is None else self._ranks.agree
+        self._open = partial(Session, inner, example_inputs, options, optimizer, copies, agree)
+        self._session = self._open()
+        self.model = self._session.module
         self._include, self._exclude = include, exclude
         self._batch = batch_size or self._session.example_batch
         self._refresh()
@@ -114,6 +133,8 @@ class NodeDrop:
                 "(ReLU, SoftClampedReLU, Hardtanh(0, 1), …)"
             )
         _IN_USE.add(self.model)
+        self._watch = InputWatch(model, self._session.domain) if check_inputs else None
+        self._collapsed: tuple[str, ...] = ()
         self.step = 0
         self.events: list[DropEvent] = []
         self._pending: weakref.ref[Tensor] | None = None
@@ -126,13 +147,15 @@ class NodeDrop:
 
     def penalty(self) -> Tensor:
         """λ times the penalties of all layers, to be added to the loss; counts one step."""
+        if self._watch is not None and self._watch.free:
+            self._watch.check()
         lam = self.lam
         self.step += 1
         terms = [factor * term() for factor, term in self._terms if lam * factor > 0] if lam > 0 else []
         if not terms:
             return torch.zeros((), device=next(self.model.parameters()).device)
         total: Tensor = lam * torch.stack(terms).sum()
-        self._watch(total)
+        self._remember(total)
         return total
 
     def drop(self) -> DropEvent | None:
@@ -143,33 +166,59 @@ class NodeDrop:
                 "drop() was called between penalty() and backward(), and a cut would invalidate the graph in between; "
                 "call it after optimizer.step()"
             )
+        if self._watch is not None:
+            self._watch.check()
+        if self._ranks is not None:
+            self._ranks.share_buffers()
         outcome = self._session.cut_(self.on_collapse)
-        for name in outcome.kept:
-            warnings.warn(
-                f"every unit of layer '{name}' is dead and one was kept; λ = {self.lam:g} is too large for it, try "
-                f"λ = {self.lam / 10:g} or lam_of={{'{name}': 0.1}}",
-                stacklevel=2,
-            )
-        if not outcome.removed:
+        if outcome.removed:
+            self._refresh()
+            if self._ranks is not None:
+                self._ranks.rebuild()
+        collapsed = outcome.collapsed
+        news = self._warn(collapsed)
+        if not outcome.removed and not (news and self.on_collapse == "allow"):
             return None
-        self._refresh()
+        units = len(outcome.analysis.units) - len(outcome.removed)
+        if self.on_collapse == "allow":
+            units -= len(collapsed)
         parameters = sum(p.numel() for p in self.model.parameters())
         event = DropEvent(
-            self.step, outcome.removed, parameters, len(outcome.analysis.units) - len(outcome.removed),
-            outcome.difference, outcome.eval_change, outcome.kept,
+            self.step, outcome.removed, parameters, units, outcome.difference, outcome.eval_change, collapsed
         )
         self.events.append(event)
         return event
 
+    def _warn(self, collapsed: tuple[str, ...]) -> bool:
+        """Say once that the last unit of a layer is dead; true if there is such news."""
+        news = [name for name in collapsed if name not in self._collapsed]
+        self._collapsed = collapsed
+        if news and self.on_collapse == "error":
+            raise CollapseError(f"the last unit of layer '{news[0]}' is dead, and the output constant; try a smaller λ")
+        for name in news if self.on_collapse == "keep" else ():
+            warnings.warn(
+                f"every unit of layer '{name}' is dead and one was kept; λ = {self.lam:g} is too large for it, try "
+                f"λ = {self.lam / 10:g} or lam_of={{'{name}': 0.1}}",
+                stacklevel=3,
+            )
+        return bool(news)
+
     def state_dict(self) -> dict[str, Any]:
         """Counters and history, as plain data; weights and optimizer state are saved by `nodedrop.save`."""
-        return {"step": self.step, "events": [event.to_json() for event in self.events]}
+        events = [event.to_json() for event in self.events]
+        return {"step": self.step, "events": events, "collapsed": list(self._collapsed), **self._session.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that `state_dict` gave."""
-        if set(state) != {"step", "events"}:
+        """Go on from a state that `state_dict` gave, after the weights of that moment were loaded into the model."""
+        if set(state) != set(self.state_dict()):
             raise InputError(f"this is no state of a NodeDrop: it holds {sorted(state)}")
-        self.step = int(state["step"])
+        session = self._open()
+        session.restore(state)
+        self._session = session
+        self._refresh()
+        if self._ranks is not None:
+            self._ranks.rebuild()
+        self.step, self._collapsed = int(state["step"]), tuple(state["collapsed"])
         self.events = [_event(data) for data in state["events"]]
 
     def _refresh(self) -> None:
@@ -185,13 +234,13 @@ class NodeDrop:
 
     def _term(self, target: Target, tensors: Mapping[str, Tensor]) -> Callable[[], Tensor]:
         if target.scale is not None and target.shift is not None:
-            scale, shift, m = tensors[target.scale], tensors[target.shift], self._count(target, tensors)
-            return lambda: functional.penalty_bn(scale, shift, m, C=self.C, form=self.norm_form)
-        weight = tensors[target.weight]
+            affine = tensors[target.scale], tensors[target.shift]
+            return partial(functional.penalty_bn, *affine, self._count(target, tensors), C=self.C, form=self.norm_form)
         bias = tensors[target.bias] if target.bias is not None else None
-        return lambda: functional.penalty(
-            weight, bias, C=self.C, form=self.form, groups=target.groups, transposed=target.transposed
-        )
+        return partial(
+            functional.penalty, tensors[target.weight], bias, C=self.C, form=self.form,
+            groups=target.groups, transposed=target.transposed,
+        )  # fmt: skip
 
     def _count(self, target: Target, tensors: Mapping[str, Tensor]) -> float:
         if self.m == "elements":
@@ -202,7 +251,7 @@ class NodeDrop:
             return float(len(tensors[target.scale or target.weight]))
         return float(self.m)
 
-    def _watch(self, total: Tensor) -> None:
+    def _remember(self, total: Tensor) -> None:
         """Remember a penalty until its gradient has been taken."""
         self._settled = False
         self._pending = weakref.ref(total)
@@ -222,8 +271,10 @@ class NodeDrop:
         model = getattr(self, "model", None)
         if model is not None and hasattr(self, "step"):
             _IN_USE.discard(model)
+            if self._watch is not None:
+                self._watch.close()
 
 
 def _event(data: Mapping[str, Any]) -> DropEvent:
     removed = tuple(Certificate(**{**item, "modes": tuple(item["modes"])}) for item in data["removed"])
-    return DropEvent(**{**data, "removed": removed, "kept": tuple(data["kept"])})
+    return DropEvent(**{**data, "removed": removed, "collapsed": tuple(data["collapsed"])})

@@ -45,7 +45,7 @@ def find_targets(
         chosen = include is None or any(fnmatchcase(layer.name, pattern) for pattern in include)
         if layer.weight in found or not chosen or any(fnmatchcase(layer.name, p) for p in exclude):
             continue
-        if len(layer.labels) > 1 and (target := _target(structure, layer)) is not None:
+        if (target := _target(structure, layer)) is not None:
             found[layer.weight] = target
     return tuple(found.values())
 
