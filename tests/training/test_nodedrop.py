@@ -216,6 +216,53 @@ def test_the_penalty_is_the_papers() -> None:
     torch.testing.assert_close(drop.penalty(), expected)
 
 
+class Handmade(nn.Module):
+    """Dense layers as people write them by hand: the weight turned or not, the bias in the product or after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Parameter(torch.rand(size)) for size in ((3, 5), (4, 5), (4, 6)))
+        self.p, self.q, self.r = (nn.Parameter(torch.rand(size)) for size in (5, 4, 6))
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x @ self.a + self.p).relu()
+        x = (x @ self.b.T + self.q).relu()
+        return self.head(torch.addmm(self.r, x, self.c).relu())
+
+
+def test_layers_written_by_hand_are_penalised_like_any_other() -> None:
+    model = Handmade().double()
+    drop = NodeDrop(model, None, torch.rand(2, 3, dtype=torch.float64), lam=1.0)
+    pairs = ((model.a, model.p), (model.b, model.q), (model.c, model.r))
+    expected = sum(w.clamp(min=0).sum() + (b + 1.0).abs().sum() for w, b in pairs)
+    torch.testing.assert_close(drop.penalty(), expected)
+    with torch.no_grad():
+        model.p[1], model.q[2], model.r[3] = -9.0, -99.0, -999.0
+    event = drop.drop()
+    assert event is not None
+    assert [tuple(p.shape) for p in (model.a, model.b, model.c)] == [(3, 4), (3, 4), (3, 5)]
+
+
+def test_hooks_go_on_and_computed_weights_are_left_alone_with_a_sentence() -> None:
+    layers = [part for width in (3, 4, 4) for part in (nn.Linear(width, 4), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(4, 2))
+    nn.utils.parametrizations.weight_norm(model[4])
+    seen: list[tuple[int, ...]] = []
+    model[0].weight.register_hook(lambda grad: seen.append(tuple(grad.shape)))
+    model[0].weight.register_post_accumulate_grad_hook(lambda p: seen.append(tuple(p.grad.shape)))
+    model[0].register_forward_hook(lambda module, args, out: seen.append(tuple(out.shape[1:])))
+    with pytest.warns(UserWarning, match=r"'4\.parametrizations\.weight\.original1' goes through other computations"):
+        drop = NodeDrop(model, None, torch.rand(2, 3))
+    assert [target.layer for target in drop.targets] == ["0", "2"]
+    with torch.no_grad():
+        model[0].bias[1] = -9.0
+    assert drop.drop() is not None
+    seen.clear()
+    model(torch.rand(5, 3)).sum().backward()
+    assert seen == [(3,), (3, 3), (3, 3)]
+
+
 @pytest.mark.parametrize(("m", "count"), [("elements", 2 * 5), ("batch", 2), ("channels", 4), (7, 7)])
 def test_what_batch_norm_counts(m: Any, count: int) -> None:
     model = nn.Sequential(nn.Conv1d(3, 4, 1), nn.BatchNorm1d(4), nn.ReLU(), nn.Conv1d(4, 2, 1)).double()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,6 +12,8 @@ from ..errors import InputError
 from ..planning import Structure, reach
 from ..planning.walk import Layer
 from ..tracing.graph import PARAMETER, Graph, Node, Ref
+
+_TURNS = ("aten.t.default", "aten.transpose.int", "aten.permute.default", "aten.numpy_T.default")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,14 @@ def _target(structure: Structure, layer: Layer) -> Target | None:
     node = graph.by_name[layer.node]
     if not met.zero or node.op == "aten.embedding.default":
         return None
-    bias = node.arg(2, "bias") if node.op.startswith(("aten.linear", "aten.conv")) else None
+    weight = next((name for arg in node.args if (name := _parameter(graph, arg)) == layer.weight), None)
+    if weight is None:
+        warnings.warn(
+            f"the weight '{layer.weight}' goes through other computations (a parametrization, a mask) before it is "
+            "used, so the penalty leaves it alone; remove the parametrization to have it act there",
+            stacklevel=2,
+        )
+        return None
     convolution = node.op.startswith("aten.conv")
     groups = int(node.arg(8 if node.op == "aten.convolution.default" else 6, "groups", 1)) if convolution else 1
     scale = shift = None
@@ -65,11 +75,29 @@ def _target(structure: Structure, layer: Layer) -> Target | None:
         norm = graph.by_name[met.norms[-1]]
         scale, shift = _parameter(graph, norm.args[1]), _parameter(graph, norm.args[2])
         positions = prod(norm.shape[2:])
-    return Target(
-        layer.name, layer.weight, _parameter(graph, bias), groups, "transpose" in node.op, scale, shift, positions
-    )
+    bias = _bias(graph, node, len(layer.labels))
+    return Target(layer.name, weight, bias, groups, layer.axis == 1, scale, shift, positions)
+
+
+def _bias(graph: Graph, node: Node, units: int) -> str | None:
+    """The parameter added to a layer's result, by the layer itself or by the sum that reads it."""
+    if node.op.startswith(("aten.linear", "aten.conv")):
+        return _parameter(graph, node.arg(2, "bias"))
+    if node.op == "aten.addmm.default":
+        return _parameter(graph, node.args[0])
+    readers = [graph.by_name[name] for name in graph.readers.get(node.name, ())]
+    if len(readers) != 1 or readers[0].op != "aten.add.Tensor":
+        return None
+    for arg in readers[0].args[:2]:
+        name = _parameter(graph, arg)
+        if name is not None and prod(graph.by_name[arg.name].shape) == units:
+            return name
+    return None
 
 
 def _parameter(graph: Graph, ref: object) -> str | None:
+    """The parameter behind an argument, through transpositions; None if it is something else."""
     node: Node | None = graph.by_name.get(ref.name) if isinstance(ref, Ref) else None
+    while node is not None and node.op in _TURNS and isinstance(node.args[0], Ref):
+        node = graph.by_name.get(node.args[0].name)
     return node.target if node is not None and node.op == PARAMETER else None

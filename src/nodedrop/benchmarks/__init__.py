@@ -1,0 +1,1 @@
+"""Measurements behind the figures in the documentation, each run by `nodedrop bench`."""
