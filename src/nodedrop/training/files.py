@@ -1,20 +1,17 @@
 """Files that rebuild their own widths: a cut model out, a freshly built original shrunk to it on the way in.
 
-The file is plain safetensors. Its metadata holds one JSON document under "nodedrop":
+The weights lie in a `container` under their own names. Its document holds, beside what the container needs,
 
-    format, version, model      what wrote it
-    sizes                       per module, the attributes that a cut may change
-    optimizer                   if asked for: hyper-parameters and plain state; its tensors lie beside the weights
+    model       the class that wrote it
+    sizes       per module, the attributes that a cut may change
+    parts       what belongs to the model's training: an optimizer's state, and more in a checkpoint
 """
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +23,9 @@ from ..errors import InputError
 from ..surgery import Transaction
 from ..surgery.sizes import SIZES, update_sizes_
 from ..tracing import canonical_names, tensors_of
+from . import container, optimizers
+from .atomic import reason
 
-FORMAT, VERSION = "nodedrop model", 1
-_KEY = "nodedrop"
 _KINDS = tuple(kind for kind, _ in SIZES)
 _WIDTHS = ("out_features", "out_channels", "num_features", "embedding_dim")
 _SIZE_NAMES = (*_WIDTHS, "in_features", "in_channels", "groups", "normalized_shape", "input_size", "num_parameters")
@@ -37,14 +34,13 @@ File = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class _Saved:
-    """What a file holds; of a bare state_dict, `sizes` is None."""
+class Saved:
+    """A module as it was saved; of a bare state_dict, `sizes` is None."""
 
     where: str
     tensors: Mapping[str, Tensor]
     sizes: Mapping[str, Mapping[str, Any]] | None = None
-    optimizer: Mapping[str, Any] | None = None
-    optimizer_tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    document: Mapping[str, Any] = field(default_factory=dict)
 
 
 def save(model: nn.Module, path: File, *, optimizer: Optimizer | None = None) -> None:
@@ -52,20 +48,9 @@ def save(model: nn.Module, path: File, *, optimizer: Optimizer | None = None) ->
 
     The file appears complete or not at all: it is written under another name, flushed, then renamed.
     """
-    module = _plain(model)
-    for name, child in module.named_modules():
-        if type(child).get_extra_state is not nn.Module.get_extra_state:
-            raise InputError(f"'{name}' ({type(child).__name__}) has extra state, which is no tensor to be saved")
-    tensors = tensors_of(module)
-    sizes = {name: found for name, child in module.named_modules() if (found := _sizes(child))}
-    document = {"format": FORMAT, "version": VERSION, "model": type(module).__name__, "sizes": sizes}
-    if optimizer is not None:
-        prefix = "optimizer."
-        while any(name.startswith(prefix) for name in tensors):
-            prefix = f"_{prefix}"
-        document["optimizer"], state = _taken(optimizer, module, prefix)
-        tensors.update(state)
-    _write(_separate(tensors), {"format": "pt", _KEY: json.dumps(document)}, path)
+    module = plain(model)
+    parts = {} if optimizer is None else {"optimizer": optimizers.taken(optimizer, [module])}
+    write(path, module, {"parts": parts})
 
 
 def load(model: nn.Module, path: File | Mapping[str, Tensor], *, optimizer: Optimizer | None = None) -> None:
@@ -84,21 +69,43 @@ def load(model: nn.Module, path: File | Mapping[str, Tensor], *, optimizer: Opti
     cases widths and groups follow from the shapes. Parameters stay the same objects, with their device and dtype. An
     optimizer must hold the parameters in the order they had when it was saved.
     """
-    module = _plain(model)
-    saved = _read(path)
-    values = _matched(module, saved)
-    state = None if optimizer is None else _state(optimizer, module, saved)
-    tensors, before = tensors_of(module), {n: tuple(t.shape) for n, t in tensors_of(module).items()}
-    with torch.no_grad(), Transaction() as transaction:
-        for name, value in values.items():
-            transaction.set_data(tensors[name], _like(tensors[name].data, value))
-        _resize(transaction, module, before, saved)
+    module = plain(model)
+    saved = read(path)
+    values = matched(module, saved)
+    state = None
+    if optimizer is not None:
+        state = optimizers.fitting(optimizer, [module], saved.document.get("parts", {}).get("optimizer"), saved.where)
+    with Transaction() as transaction:
+        place(transaction, module, values, saved)
         if optimizer is not None and state is not None:
-            _restore(optimizer, state)
+            optimizers.restore(optimizer, state)
         transaction.commit()
 
 
-def _plain(model: nn.Module) -> nn.Module:
+def write(path: File, module: nn.Module, document: Mapping[str, Any]) -> None:
+    """Write a module, and a document of more."""
+    tensors, sizes = described(module)
+    container.write(Path(path), tensors, {"model": type(module).__name__, "sizes": sizes, **document})
+
+
+def described(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+    """Tensors and sizes of a module."""
+    for name, child in module.named_modules():
+        if type(child).get_extra_state is not nn.Module.get_extra_state:
+            raise InputError(f"'{name}' ({type(child).__name__}) has extra state, which is no tensor to be saved")
+    return tensors_of(module), {name: found for name, child in module.named_modules() if (found := _sizes(child))}
+
+
+def place(transaction: Transaction, module: nn.Module, values: Mapping[str, Tensor], saved: Saved) -> None:
+    """Give a module the values that `matched` found for it, and their widths."""
+    tensors, before = tensors_of(module), {n: tuple(t.shape) for n, t in tensors_of(module).items()}
+    with torch.no_grad():
+        for name, value in values.items():
+            transaction.set_data(tensors[name], _like(tensors[name].data, value))
+    _resize(transaction, module, before, saved)
+
+
+def plain(model: nn.Module) -> nn.Module:
     """The module itself, out of a compiled wrapper."""
     if not isinstance(model, nn.Module):
         raise InputError(f"the model must be an nn.Module, not {type(model).__name__}")
@@ -119,44 +126,8 @@ def _sizes(child: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(child).items() if owns and type(value) is int and name[0] != "_"}
 
 
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors on the CPU, none in the memory of another."""
-    found: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        value = tensor.detach().cpu().contiguous()
-        if value.data_ptr() in seen or value.untyped_storage().nbytes() != value.nbytes:
-            value = value.clone()
-        seen.add(value.data_ptr())
-        found[name] = value
-    return found
-
-
-def _write(tensors: dict[str, Tensor], metadata: dict[str, str], path: File) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        temporary.touch()
-        mode = temporary.stat().st_mode
-        save_file(tensors, temporary, metadata)
-        temporary.chmod(mode)  # safetensors lets nobody but the owner read
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        if os.name == "posix":  # the new name, too, should survive a power failure
-            folder = os.open(target.parent, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
-    except (OSError, SafetensorError, ValueError) as error:
-        raise InputError(f"'{target}' cannot be written: {_reason(error)}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _read(source: File | Mapping[str, Tensor]) -> _Saved:
+def read(source: File | Mapping[str, Tensor]) -> Saved:
+    """What a file or a state_dict holds."""
     if isinstance(source, Mapping):
         return _bare(source, "the state_dict")
     try:
@@ -166,39 +137,21 @@ def _read(source: File | Mapping[str, Tensor]) -> _Saved:
     except TypeError:
         raise InputError(f"expected a path or a state_dict, not {type(source).__name__}") from None
     except OSError as error:
-        raise InputError(f"'{source}' cannot be read: {_reason(error)}") from None
+        raise InputError(f"'{source}' cannot be read: {reason(error)}") from None
     if start[8:] == b"{":
-        return _read_safetensors(path)
+        return read_safetensors(path)
     if start[:2] == b"PK" or start[:1] == b"\x80":
         return _read_state_dict(path)
     raise InputError(f"'{path}' is neither a safetensors file nor one written by torch.save")
 
 
-def _read_safetensors(path: Path) -> _Saved:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            text = (file.metadata() or {}).get(_KEY)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"'{path}' is no complete safetensors file: {_reason(error)}") from None
-    if text is None:
-        return _bare(tensors, f"'{path}'")
-    try:
-        document = json.loads(text)
-        known, version = document["format"] == FORMAT, document["version"]
-        sizes, optimizer = {k: dict(v) for k, v in document["sizes"].items()}, document.get("optimizer")
-        prefix = None if optimizer is None else str(optimizer["prefix"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise InputError(f"the metadata of '{path}' is damaged; write the file again with nodedrop.save") from None
-    if not known or version != VERSION:
-        raise InputError(f"'{path}' has version {version} of the format, and this nodedrop reads version {VERSION}")
-    state = {name: tensors.pop(name) for name in list(tensors) if prefix is not None and name.startswith(prefix)}
-    return _Saved(f"'{path}'", tensors, sizes, optimizer, state)
+def read_safetensors(path: Path) -> Saved:
+    """What a file holds that `write` or some other program wrote."""
+    tensors, document = container.read(path)
+    return _bare(tensors, f"'{path}'") if document is None else Saved(f"'{path}'", tensors, document["sizes"], document)
 
 
-def _read_state_dict(path: Path) -> _Saved:
+def _read_state_dict(path: Path) -> Saved:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a foreign or damaged file makes of the reader
@@ -209,7 +162,7 @@ def _read_state_dict(path: Path) -> _Saved:
     return _bare(found, f"'{path}'")
 
 
-def _bare(found: Any, where: str) -> _Saved:
+def _bare(found: Any, where: str) -> Saved:
     if not isinstance(found, Mapping):
         raise InputError(f"{where} holds a {type(found).__name__}, and a state_dict was expected")
     for name, value in found.items():
@@ -218,10 +171,10 @@ def _bare(found: Any, where: str) -> _Saved:
                 f"{where} is no state_dict: it holds {name!r} of type {type(value).__name__}; "
                 "if the state_dict lies inside, pass that part"
             )
-    return _Saved(where, found)
+    return Saved(where, found)
 
 
-def _matched(module: nn.Module, saved: _Saved) -> dict[str, Tensor]:
+def matched(module: nn.Module, saved: Saved) -> dict[str, Tensor]:
     """The saved tensor of every tensor of the model by its canonical name; an error unless all of them fit."""
     canonical, tensors, found = canonical_names(module), tensors_of(module), dict(saved.tensors)
     for prefix in ("_orig_mod.", "module."):  # of compiled and distributed wrappers
@@ -264,7 +217,7 @@ def _like(own: Tensor, value: Tensor) -> Tensor:
     return torch.empty_like(own[tuple(slice(n) for n in value.shape)]).copy_(value)
 
 
-def _resize(transaction: Transaction, module: nn.Module, before: Mapping[str, tuple[int, ...]], saved: _Saved) -> None:
+def _resize(transaction: Transaction, module: nn.Module, before: Mapping[str, tuple[int, ...]], saved: Saved) -> None:
     """Bring sizes and groups in line: from the document if there is one, else from what happened to the shapes."""
     canonical, after = canonical_names(module), {n: tuple(t.shape) for n, t in tensors_of(module).items()}
     widths: dict[int, int] = {}
@@ -325,76 +278,5 @@ def _changes(shapes: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> dict[
     return {old: new.pop() for old, new in found.items() if len(new) == 1}
 
 
-def _taken(optimizer: Optimizer, module: nn.Module, prefix: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """An optimizer's state as a JSON document, and its tensors by name."""
-    names = _parameter_names(optimizer, module)
-    state, tensors, plain = optimizer.state_dict(), {}, {}
-    parts = {f"group{k}": group for k, group in enumerate(state["param_groups"])} | state["state"]
-    for owner, values in parts.items():
-        if not isinstance(values, Mapping):
-            raise InputError(f"{type(optimizer).__name__} keeps {owner!r} outside its parameters, which is not saved")
-        tensors.update({f"{prefix}{owner}.{key}": v for key, v in values.items() if isinstance(v, Tensor)})
-        plain[str(owner)] = {key: v for key, v in values.items() if not isinstance(v, Tensor) and key != "params"}
-    document = {"prefix": prefix, "class": type(optimizer).__name__, "names": names, "state": plain}
-    try:
-        json.dumps(document)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the state of {type(optimizer).__name__} cannot be saved as plain data: {error}") from None
-    return document, tensors
-
-
-def _parameter_names(optimizer: Optimizer, module: nn.Module) -> list[list[str | None]]:
-    """The names of an optimizer's parameters, group by group."""
-    if not isinstance(optimizer, Optimizer):
-        raise InputError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
-    known = {id(parameter): name for name, parameter in module.named_parameters()}
-    names = [[known.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
-    if not any(name is not None for group in names for name in group):
-        raise InputError(f"the {type(optimizer).__name__} holds none of the model's parameters; build it on this model")
-    return names
-
-
-def _state(optimizer: Optimizer, module: nn.Module, saved: _Saved) -> dict[str, Any]:
-    """A saved optimizer state in the form that `load_state_dict` takes."""
-    names = _parameter_names(optimizer, module)
-    if (document := saved.optimizer) is None:
-        raise InputError(f"{saved.where} holds no optimizer state; write it with nodedrop.save(…, optimizer=optimizer)")
-    try:
-        parts = {owner: dict(values) for owner, values in document["state"].items()}
-        for name, tensor in saved.optimizer_tensors.items():
-            owner, key = name[len(document["prefix"]) :].split(".", 1)
-            parts[owner][key] = tensor.clone()
-        kind, groups = document["class"], [parts.pop(f"group{k}") for k in range(len(document["names"]))]
-        state = {int(index): values for index, values in parts.items()}
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise InputError(f"the optimizer state in {saved.where} is damaged") from None
-    if kind != type(optimizer).__name__:
-        raise InputError(f"{saved.where} holds the state of {kind}, and the optimizer is {type(optimizer).__name__}")
-    if document["names"] != names:
-        raise InputError(
-            f"the {kind} in {saved.where} holds other parameters, in {len(groups)} groups, or holds them in another "
-            f"order than this one with {len(names)}; build it as it was built for the saved run"
-        )
-    numbers = count()
-    for group, own in zip(groups, optimizer.param_groups, strict=True):
-        group.update({k: tuple(v) for k, v in group.items() if isinstance(v, list) and isinstance(own.get(k), tuple)})
-        group["params"] = [next(numbers) for _ in own["params"]]
-    return {"state": state, "param_groups": groups}
-
-
-def _restore(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load an optimizer's state, or leave it as it was."""
-    before = {"state": optimizer.state, "param_groups": optimizer.param_groups}
-    try:
-        optimizer.load_state_dict(state)
-    except BaseException:
-        optimizer.__dict__.update(before)
-        raise
-
-
 def _few(names: list[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _reason(error: BaseException) -> str:
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]

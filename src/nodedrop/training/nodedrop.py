@@ -127,6 +127,12 @@ class NodeDrop:
         self._include, self._exclude = include, exclude
         self._batch = batch_size or self._session.example_batch
         self._refresh()
+        for target in self._computed:
+            warnings.warn(
+                f"the weight '{target.weight}' goes through other computations (a parametrization, a mask) before it is "
+                "used, so the penalty leaves it alone; remove the parametrization to have it act there",
+                stacklevel=2,
+            )
         if not self.targets:
             raise InputError(
                 "the model has no layer that NodeDrop can act on: none is followed by an activation with a zero region "
@@ -222,7 +228,9 @@ class NodeDrop:
         self.events = [_event(data) for data in state["events"]]
 
     def _refresh(self) -> None:
-        self.targets = find_targets(self._session.structure, self._include, self._exclude)
+        found = find_targets(self._session.structure, self._include, self._exclude)
+        self.targets = tuple(target for target in found if not target.computed)
+        self._computed = tuple(target for target in found if target.computed)
         tensors = tensors_of(self.model)
         self._terms = [(self._factor(target), self._term(target, tensors)) for target in self.targets]
 

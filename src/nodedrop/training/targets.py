@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -18,7 +17,10 @@ _TURNS = ("aten.t.default", "aten.transpose.int", "aten.permute.default", "aten.
 
 @dataclass(frozen=True)
 class Target:
-    """One layer's parameters by name. With batch norm in between, its scale and shift are what counts."""
+    """One layer's parameters by name. With batch norm in between, its scale and shift are what counts.
+
+    A `computed` weight is not a parameter itself, but made of one by a parametrization or a mask.
+    """
 
     layer: str
     weight: str
@@ -28,6 +30,7 @@ class Target:
     scale: str | None = None
     shift: str | None = None
     positions: int = 1
+    computed: bool = False
 
     @property
     def normalised(self) -> bool:
@@ -59,14 +62,6 @@ def _target(structure: Structure, layer: Layer) -> Target | None:
     node = graph.by_name[layer.node]
     if not met.zero or node.op == "aten.embedding.default":
         return None
-    weight = next((name for arg in node.args if (name := _parameter(graph, arg)) == layer.weight), None)
-    if weight is None:
-        warnings.warn(
-            f"the weight '{layer.weight}' goes through other computations (a parametrization, a mask) before it is "
-            "used, so the penalty leaves it alone; remove the parametrization to have it act there",
-            stacklevel=2,
-        )
-        return None
     convolution = node.op.startswith("aten.conv")
     groups = int(node.arg(8 if node.op == "aten.convolution.default" else 6, "groups", 1)) if convolution else 1
     scale = shift = None
@@ -76,7 +71,8 @@ def _target(structure: Structure, layer: Layer) -> Target | None:
         scale, shift = _parameter(graph, norm.args[1]), _parameter(graph, norm.args[2])
         positions = prod(norm.shape[2:])
     bias = _bias(graph, node, len(layer.labels))
-    return Target(layer.name, weight, bias, groups, layer.axis == 1, scale, shift, positions)
+    computed = layer.weight not in {_parameter(graph, arg) for arg in node.args}
+    return Target(layer.name, layer.weight, bias, groups, layer.axis == 1, scale, shift, positions, computed)
 
 
 def _bias(graph: Graph, node: Node, units: int) -> str | None:
