@@ -25,6 +25,7 @@ LAYERS = (
     ("training",),
     ("integrations",),
     ("experiments",),
+    ("benchmarks",),
     ("reporting",),
     ("cli",),
 )

@@ -8,7 +8,9 @@ import nodedrop
 PUBLIC_NAMES = {
     "Analysis",
     "Box",
+    "Checkpoints",
     "ClampedReLU",
+    "Journal",
     "Ledger",
     "NodeDrop",
     "NodeDropError",

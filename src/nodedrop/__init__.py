@@ -6,14 +6,16 @@ from .analysis import Analysis, Ledger
 from .api import analyze, compact_
 from .bounds import Box
 from .errors import NodeDropError
-from .training import NodeDrop, load, save
+from .training import Checkpoints, Journal, NodeDrop, load, save
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Analysis",
     "Box",
+    "Checkpoints",
     "ClampedReLU",
+    "Journal",
     "Ledger",
     "NodeDrop",
     "NodeDropError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,16 @@ def stepper(model: nn.Module, batch: int) -> Callable[[], None]:
     return step
 
 
+def penalise(drop: NodeDrop) -> None:
+    """The penalty with its gradient."""
+    drop.penalty().backward()
+
+
+def look(drop: NodeDrop) -> None:
+    """A drop that finds nothing."""
+    drop.drop()
+
+
 def run(rounds: int = 9) -> dict[str, Any]:
     """Both figures of both networks."""
     figures: list[Figure] = []
@@ -44,10 +55,11 @@ def run(rounds: int = 9) -> dict[str, Any]:
         drop = NodeDrop(shrinking, None, torch.rand(shape), lam=1e-9)
         drop.drop()  # units that are dead from the start
         load(plain, shrinking.state_dict())
-        sides = {"step": stepper(plain, batch), "penalty": lambda: drop.penalty().backward(), "drop": drop.drop}
+        sides: dict[str, Callable[[], None]] = {"step": stepper(plain, batch)}
+        sides |= {"penalty": partial(penalise, drop), "drop": partial(look, drop)}
         times[title] = interleaved(sides, rounds)
         figures.append(figure(f"{title}: penalty and drop beside a plain step", list(costs(times[title])), limit))
-        del drop
+        del drop, sides
         figures.append(after_cut(title, name, batch, rounds))
     return document("cost", figures, every=EVERY, seconds=times)
 

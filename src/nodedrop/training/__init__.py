@@ -1,6 +1,9 @@
-"""Shrink while training: penalties, schedules, the NodeDrop object, files."""
+"""Shrink while training: penalties, schedules, the NodeDrop object, files and checkpoints."""
 
+from .checkpoint import Checkpoints
 from .files import load, save
+from .journal import Journal
 from .nodedrop import DropEvent, NodeDrop
+from .pace import Pace
 
-__all__ = ["DropEvent", "NodeDrop", "load", "save"]
+__all__ = ["Checkpoints", "DropEvent", "Journal", "NodeDrop", "Pace", "load", "save"]

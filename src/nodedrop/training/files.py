@@ -65,9 +65,9 @@ def load(model: nn.Module, path: File | Mapping[str, Tensor], *, optimizer: Opti
     >>> model[0]
     Linear(in_features=4, out_features=5, bias=True)
 
-    The file comes from `save`, from `torch.save(model.state_dict(), path)`, or is a state_dict itself; in the last two
-    cases widths and groups follow from the shapes. Parameters stay the same objects, with their device and dtype. An
-    optimizer must hold the parameters in the order they had when it was saved.
+    The file comes from `save` or `Checkpoints`, from `torch.save(model.state_dict(), path)`, or is a state_dict itself;
+    in the last two cases widths and groups follow from the shapes. Parameters stay the same objects, with their device
+    and dtype. An optimizer must hold the parameters in the order they had when it was saved.
     """
     module = plain(model)
     saved = read(path)

@@ -32,8 +32,8 @@ _IN_USE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 class DropEvent:
     """One cut: what went, and what it changed. `collapsed` names layers all of whose units are dead.
 
-    torch has no convolution without channels, so such a layer keeps one dead unit, which `units` does not count if
-    the collapse is allowed.
+    `units` counts those left in the layers that the penalty acts on. torch has no convolution without channels, so a
+    collapsed layer keeps one dead unit, which is not counted if the collapse is allowed.
     """
 
     step: int
@@ -69,7 +69,7 @@ class NodeDrop:
     >>> loss.backward()
     >>> optimizer.step()
     >>> print(drop.drop())
-    step 1: 3 units removed, 7 left, 37 parameters
+    step 1: 3 units removed, 5 left, 37 parameters
 
     `lam` is a number (the paper's default is 1e-5) or a schedule from `nodedrop.training.schedules`; `lam_of` gives
     layers, by name or pattern, factors of their own. `form` is the penalty of layers without batch norm, `norm_form`
@@ -77,10 +77,11 @@ class NodeDrop:
     "channels" (its published code) or a number. With `evidence="batch-proved"` units go as in the paper's NodeDrop-BN,
     and each event states how much eval-mode outputs changed on `example_inputs` and on `samples`, if given.
 
-    A layer that loses all its units is kept alive by one of them with a warning; `on_collapse="error"` stops instead,
-    "allow" lets the network die, as the paper's does at large λ. Batches outside `domain` are an error
-    (`check_inputs=False` turns the check off). Under DistributedDataParallel all processes cut together: each calls
-    `drop()` at the same step, and waits for the others at most `timeout` seconds.
+    `dtype` is the precision of the forward pass where it is lower than the parameters', as under autocast: the proofs
+    count its rounding. A layer that loses all its units is kept alive by one of them with a warning;
+    `on_collapse="error"` stops instead, "allow" lets the network die, as the paper's does at large λ. Batches outside
+    `domain` are an error (`check_inputs=False` turns the check off). Under DistributedDataParallel all processes cut
+    together: each calls `drop()` at the same step, and waits for the others at most `timeout` seconds.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class NodeDrop:
         m: BatchCount = "elements",
         evidence: Evidence = "proved",
         batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
         samples: Any = None,
         include: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
@@ -118,7 +120,9 @@ class NodeDrop:
         inner, wrapper = unwrapped(model)
         if inner in _IN_USE:
             raise InputError("this model already has a NodeDrop; use that one, or delete it first")
-        options = Options(domain, evidence, batch_size=batch_size, samples=samples, constants=False, unread=False)
+        options = Options(
+            domain, evidence, batch_size=batch_size, samples=samples, dtype=dtype, constants=False, unread=False
+        )
         self._ranks = None if wrapper is None else Ranks(wrapper, timeout)
         agree = None if self._ranks is None else self._ranks.agree
         self._open = partial(Session, inner, example_inputs, options, optimizer, copies, agree)
@@ -129,8 +133,8 @@ class NodeDrop:
         self._refresh()
         for target in self._computed:
             warnings.warn(
-                f"the weight '{target.weight}' goes through other computations (a parametrization, a mask) before it is "
-                "used, so the penalty leaves it alone; remove the parametrization to have it act there",
+                f"the weight '{target.weight}' goes through other computations (a parametrization, a mask) before it "
+                "is used, so the penalty leaves it alone; remove the parametrization to have it act there",
                 stacklevel=2,
             )
         if not self.targets:
@@ -150,6 +154,14 @@ class NodeDrop:
     def lam(self) -> float:
         """λ at this step."""
         return self._schedule(self.step)
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Units now in each layer that the penalty acts on; a layer whose collapse was allowed has none."""
+        tensors = tensors_of(self.model)
+        gone = self._collapsed if self.on_collapse == "allow" else ()
+        sizes = {t.layer: t.units(tensors[t.weight]) for t in self.targets}
+        return {layer: 0 if layer in gone else size for layer, size in sizes.items()}
 
     def penalty(self) -> Tensor:
         """λ times the penalties of all layers, to be added to the loss; counts one step."""
@@ -185,9 +197,7 @@ class NodeDrop:
         news = self._warn(collapsed)
         if not outcome.removed and not (news and self.on_collapse == "allow"):
             return None
-        units = len(outcome.analysis.units) - len(outcome.removed)
-        if self.on_collapse == "allow":
-            units -= len(collapsed)
+        units = sum(self.widths.values())
         parameters = sum(p.numel() for p in self.model.parameters())
         event = DropEvent(
             self.step, outcome.removed, parameters, units, outcome.difference, outcome.eval_change, collapsed

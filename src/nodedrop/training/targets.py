@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
 
+from torch import Tensor
+
 from ..errors import InputError
 from ..planning import Structure, reach
 from ..planning.walk import Layer
@@ -31,6 +33,10 @@ class Target:
     shift: str | None = None
     positions: int = 1
     computed: bool = False
+
+    def units(self, weight: Tensor) -> int:
+        """How many units a weight of this layer has."""
+        return weight.shape[1] * self.groups if self.transposed else weight.shape[0]
 
     @property
     def normalised(self) -> bool:
