@@ -37,6 +37,8 @@ def usable(module: nn.Module) -> nn.Module:
             raise InputError(f"'{name}' is lazy and has no shape yet; run the model once first")
         if tensor.is_floating_point() and tensor.dtype not in _PRECISIONS:
             raise InputError(f"'{name}' is of type {tensor.dtype}, which nodedrop has no arithmetic for")
+        if hasattr(tensor, "device_mesh"):
+            raise InputError(f"'{name}' is sharded over devices (FSDP, tensor parallelism) and cannot be cut")
         if tensor.is_meta:
             raise InputError(f"'{name}' is on the meta device and has no values; load the weights first")
         if tensor.is_inference():

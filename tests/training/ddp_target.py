@@ -35,10 +35,17 @@ def data(step: int) -> tuple[Tensor, Tensor]:
     return x, (x.sum((1, 2)) > 4).long() + (x[:, 0, 0] > 0.7).long()
 
 
-def train(model: nn.Module, share: slice, *, timeout: float = 30.0, late: bool = False) -> nd.NodeDrop:
+def train(
+    model: nn.Module, share: slice, *, timeout: float = 30.0, late: bool = False, folder: Path | None = None
+) -> nd.NodeDrop:
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     drop = nd.NodeDrop(model, optimizer, data(0)[0][:2], lam=1e-3, timeout=timeout)
-    for step in range(STEPS):
+    start, stop = 0, STEPS
+    if folder is not None:
+        checkpoints = nd.Checkpoints(folder / "checkpoint", drop.model, optimizer=optimizer, drop=drop)
+        start = (checkpoints.resume() or {"step": 0})["step"]
+        stop = STEPS if start else STEPS // 2
+    for step in range(start, stop):
         x, y = (part[share] for part in data(step))
         loss = nn.functional.cross_entropy(model(x), y) + drop.penalty()
         optimizer.zero_grad()
@@ -46,6 +53,10 @@ def train(model: nn.Module, share: slice, *, timeout: float = 30.0, late: bool =
         optimizer.step()
         if step % EVERY == EVERY - 1 and not late:
             drop.drop()
+    if folder is not None and stop < STEPS:
+        if dist.get_rank() == 0:
+            checkpoints.write(stop)
+        dist.barrier()
     return drop
 
 
@@ -63,8 +74,13 @@ def main(task: str, folder: Path) -> None:
     per = BATCH // world
     share = slice(rank * per, (rank + 1) * per)
     try:
-        if task in ("train", "compiled"):
-            drop = train(model, share)
+        if task == "resume":
+            drop = train(model, share, folder=folder)
+            assert drop.events, "the model must be smaller before the run goes on"
+            net = make()
+            model = DistributedDataParallel(net)
+        if task in ("train", "compiled", "resume"):
+            drop = train(model, share, folder=folder if task == "resume" else None)
             torch.save((net.state_dict(), [e.step for e in drop.events]), folder / f"rank{rank}.pt")
         elif task == "disagree":
             drop = nd.NodeDrop(model, None, data(0)[0][:2], timeout=10.0)

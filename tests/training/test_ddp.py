@@ -26,7 +26,7 @@ def launch(task: str, folder: Path, processes: int) -> tuple[int, str]:
     return run.returncode, run.stderr
 
 
-@pytest.mark.parametrize("task", ["train", "compiled"])
+@pytest.mark.parametrize("task", ["train", "compiled", "resume"])
 def test_two_processes_train_as_one_does(task: str, tmp_path: Path) -> None:
     for processes in (1, 2):
         code, errors = launch(task, tmp_path, processes)
