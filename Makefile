@@ -11,8 +11,6 @@ PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --const
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(SINGLE) $(BIN)/python -m pytest --numprocesses $(WORKERS) --durations=10
 
-BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test fuzz lint types bench clean
@@ -28,8 +26,8 @@ demo: $(VENV)/.core ## show analyze and compact_ on a small network
 test: $(VENV)/.dev ## run all tests on WORKERS processes (default 2)
 	$(PYTEST)
 
-fuzz: $(VENV)/.dev ## try 10,000 random networks
-	NODEDROP_FUZZ=10000 $(PYTEST) tests/fuzz
+fuzz: $(VENV)/.dev ## try 10,000 random networks; goes on where it was stopped
+	$(SINGLE) $(BIN)/python -m tests.fuzz 10000 $(WORKERS)
 
 lint: $(VENV)/.dev ## ruff
 	$(BIN)/ruff check .
@@ -37,9 +35,8 @@ lint: $(VENV)/.dev ## ruff
 types: $(VENV)/.dev ## mypy, strict on src
 	$(BIN)/mypy
 
-bench: $(VENV)/.core ## run every script of benchmarks/
-	@test -n "$(BENCHMARKS)" || { echo "benchmarks/ holds no script yet" >&2; exit 2; }
-	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python "$$script"; done
+bench: $(VENV)/.core ## measure, and write the records to results/bench
+	$(BIN)/nodedrop bench --results results/bench
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

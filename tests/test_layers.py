@@ -15,7 +15,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 # Left to right. Names on one line may import each other.
 LAYERS = (
-    ("errors", "functional", "activations"),
+    ("errors", "functional", "activations", "kernels"),
     ("tracing",),
     ("bounds",),
     ("proof",),

@@ -299,6 +299,8 @@ class Session:
         """Take over what `state` gave for a module of these widths."""
         own = {_key((slot.tensor, slot.axis)): slot for slot in self.structure.slots}
         for key, kept in state["origin"].items():
+            if key not in own and len(kept) == 1:
+                continue  # an axis of one unit has no slot
             if key not in own or own[key].labels.numel() != len(kept):
                 raise InputError(
                     f"the state does not fit the model: it has {len(kept)} units for '{key}'; load its weights first"

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from .. import __version__
+from ..errors import NodeDropError
+from . import bench, report, reproduce, sweep, train
+
+
+class _Commands(TyperGroup):
+    """The one edge at which a mistake becomes a sentence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except NodeDropError as error:
+            typer.echo(f"nodedrop: {error}", err=True)
+            raise typer.Exit(2) from None
+
 
 app = typer.Typer(
     name="nodedrop",
+    cls=_Commands,
     help="Prove which units of a network can never fire, and remove exactly those.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -47,3 +63,10 @@ def demo(
     from rich.console import Console
 
     outcome.show(Console())
+
+
+app.command(epilog=train.EXAMPLE)(train.train)
+app.command(epilog=sweep.EXAMPLE)(sweep.sweep)
+app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
+app.command(epilog="Example: nodedrop report results --pages docs/results")(report.report)
+app.command(epilog="Example: nodedrop bench cost --threads 1")(bench.bench)

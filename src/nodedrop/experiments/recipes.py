@@ -5,21 +5,31 @@ Where the paper's text and its authors' code differ, `paper` follows the text, e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
 from ..errors import InputError
+from ..functional import NORM_PENALTY_FORMS, PENALTY_FORMS
+from .data import SOURCES
+from .networks import ACTIVATIONS, NETWORKS
+from .own import is_own
 
 Profile = Literal["paper", "short"]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a run depends on. `lam=0` is the plain network: no penalty, and nothing is cut."""
+    """All that a run depends on. `lam=0` is the plain network: no penalty, and nothing is cut.
+
+    `network` and `data` are names of the package, or the user's own, `package.module:factory`. The bytes of images are
+    scaled to `domain`, and what is cut is dead for every input in it.
+    """
 
     network: str = "mnist-dense160"
     data: str = "mnist"
+    domain: str = "0,1"
     epochs: int = 480
     batch: int = 1024
     images: int = 0  # of the training set; 0 takes all
@@ -40,6 +50,7 @@ class Recipe:
     evidence: str = "proved"
     quiet: int = 0  # epochs without penalty at the start
     least: int = 10  # steps from one look for dead units to the next
+    evaluate: int = 1  # epochs from one look at the test set to the next
 
     activation: str = ""  # the network's own
     batch_norm: bool = False
@@ -63,20 +74,20 @@ class Experiment:
         return self.paper if name == "paper" else self.short
 
 
-_MNIST = Recipe()
+_MNIST = Recipe(evaluate=4)
 # Inputs lie in [0, 1], as the condition assumes; the published code normalised them, which voids it. Without batch norm
 # the optimizer is the published code's, Adam with batches of 512 (text: SGD at 0.1), with it the text's in the code's
 # Nesterov form, with its weight decay. The first epochs without penalty, too, are from the code.
 _VGG = Recipe(
     network="vgg16", data="cifar10", epochs=200, batch=512, shift=4, mirror=True, optimizer="adam", lr=1e-3,
-    decay="80,130", quiet=5,
+    decay="80,130", quiet=5, evaluate=2,
 )  # fmt: skip
 _NORM: dict[str, Any] = {"batch_norm": True, "optimizer": "nesterov", "lr": 0.1}
 _NORM |= {"m": "batch", "evidence": "batch-proved"}
 _VGG_BN = replace(_VGG, **_NORM, batch=128, weight_decay=5e-4)
 _DENSENET = replace(_VGG, network="densenet40", epochs=300, decay="150,225", batch=64)
 _DENSENET_BN = replace(_DENSENET, **_NORM, weight_decay=1e-4)
-_SMALL: dict[str, Any] = {"width": 0.25, "epochs": 12, "batch": 128, "decay": "cosine", "quiet": 1}
+_SMALL: dict[str, Any] = {"width": 0.25, "epochs": 12, "batch": 128, "decay": "cosine", "quiet": 1, "evaluate": 1}
 _QUARTER = "a quarter of the width, 12 epochs for 200, batch 128, cosine decay, one epoch without penalty for five"
 _HALF = "half the width, 20,000 images, 12 epochs for 300, batch 128, cosine decay, one epoch without penalty for five"
 
@@ -84,7 +95,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "mnist": Experiment(
         "MNIST, four convolutions and a dense layer",
         paper=_MNIST,
-        short=replace(_MNIST, epochs=24, batch=256, lr=2e-3, decay="cosine"),
+        short=replace(_MNIST, epochs=24, batch=256, lr=2e-3, decay="cosine", evaluate=2),
         differs="24 epochs for 480; batch 256 for 1024 and a learning rate of 2e-3 that decays to zero, for more steps",
     ),
     "cifar10-vgg16": Experiment(
@@ -92,6 +103,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         paper=_VGG,
         short=replace(_VGG, **_SMALL),
         differs=_QUARTER,
+    ),
+    "cifar10-vgg16-long": Experiment(
+        "CIFAR-10, VGG16 without batch norm, for the figure of its convergence",
+        paper=replace(_VGG, epochs=2000, evaluate=10),
+        short=replace(_VGG, **(_SMALL | {"epochs": 48})),
+        differs="a quarter of the width, 48 epochs for 2000, batch 128, cosine decay, one epoch without penalty",
     ),
     "cifar10-vgg16-bn": Experiment(
         "CIFAR-10, VGG16 with batch norm",
@@ -147,14 +164,30 @@ def changed(base: Recipe, changes: Mapping[str, Any]) -> Recipe:
         try:
             found[name] = _read(value, hints[name]) if isinstance(value, str) else hints[name](value)
         except (ValueError, TypeError):
-            raise InputError(f"{name} must be of type {hints[name].__name__}, and {value!r} is not") from None
+            raise InputError(f"{name} must be {_KINDS[hints[name]]}, and {value!r} is not") from None
     made = replace(base, **found)
-    for name in ("epochs", "batch", "least"):
-        if getattr(made, name) < 1:
-            raise InputError(f"{name} must be at least 1, not {getattr(made, name)}")
-    if made.lam < 0 or made.lr <= 0:
-        raise InputError(f"lam must be at least 0 and lr above 0, not {made.lam} and {made.lr}")
+    _check(made)
     return made
+
+
+def baseline(made: Recipe) -> Recipe:
+    """The paper's dense network: without penalty, and with ReLU unless the recipe names an activation."""
+    own = is_own(made.network)
+    return replace(made, lam=0.0, activation=made.activation if own else made.activation or "relu")
+
+
+def domain_of(made: Recipe) -> tuple[float, float]:
+    """The two ends of the domain."""
+    lo, _, hi = made.domain.partition(",")
+    return float(lo), float(hi)
+
+
+def to_json(made: Recipe) -> dict[str, Any]:
+    """A recipe as plain data."""
+    return asdict(made)
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def _read(text: str, kind: type) -> Any:
@@ -165,6 +198,80 @@ def _read(text: str, kind: type) -> Any:
     return kind(text)
 
 
-def to_json(made: Recipe) -> dict[str, Any]:
-    """A recipe as plain data."""
-    return asdict(made)
+def _check(made: Recipe) -> None:
+    for name, (fine, wanted) in _WANTED.items():
+        value = getattr(made, name)
+        if not fine(value):
+            raise InputError(f"{name} must be {wanted}, not {value!r}")
+    if made.optimizer == "nesterov" and made.momentum == 0:
+        raise InputError("the optimizer nesterov needs a momentum above 0")
+    own_values = {"activation": "", "init": "", "width": 1.0, "batch_norm": False}
+    if is_own(made.network):
+        for name, plain in own_values.items():
+            if getattr(made, name) != plain:
+                raise InputError(f"{name} can be set for the package's networks only, and not for '{made.network}'")
+
+
+Rule = tuple[Callable[[Any], bool], str]
+
+
+def _least(bound: int) -> Rule:
+    return lambda value: value >= bound, f"at least {bound}"
+
+
+def _one_of(names: Any, *more: str) -> Rule:
+    known = (*names, *(word for word in more if word))
+    return lambda value: value in known or value in more, f"one of {', '.join(known)}"
+
+
+def _or_own(names: Any) -> Rule:
+    return lambda value: value in names or is_own(value), f"one of {', '.join(names)}, or your own, module:factory"
+
+
+def _is_count(text: str) -> bool:
+    try:
+        return text in ("elements", "batch", "channels") or 1 < float(text) < math.inf
+    except ValueError:
+        return False
+
+
+def _is_decay(text: str) -> bool:
+    return text in ("", "cosine") or all(word.strip().isdecimal() for word in text.split(","))
+
+
+def _is_domain(text: str) -> bool:
+    try:
+        lo, hi = map(float, text.split(","))
+    except ValueError:
+        return False
+    return -math.inf < lo < hi < math.inf
+
+
+_ABOVE: Rule = (lambda value: 0 < value < math.inf, "above 0")
+_WANTED: dict[str, Rule] = {
+    "network": _or_own(NETWORKS),
+    "data": _or_own(SOURCES),
+    "domain": (_is_domain, "two numbers such as '0,1', the smaller one first"),
+    "epochs": _least(1),
+    "batch": _least(2),
+    "images": _least(0),
+    "shift": _least(0),
+    "optimizer": _one_of(("adam", "sgd", "nesterov")),
+    "lr": _ABOVE,
+    "momentum": (lambda value: 0 <= value < 1, "from 0 on and below 1"),
+    "weight_decay": (lambda value: 0 <= value < math.inf, "at least 0"),
+    "decay": (_is_decay, "'cosine', or epochs such as '80,130'"),
+    "lam": (lambda value: 0 <= value < math.inf, "at least 0"),
+    "C": _ABOVE,
+    "form": _one_of(PENALTY_FORMS),
+    "norm_form": _one_of(NORM_PENALTY_FORMS),
+    "m": (_is_count, "elements, batch, channels or a number above 1"),
+    "evidence": _one_of(("proved", "batch-proved")),
+    "quiet": _least(0),
+    "least": _least(1),
+    "evaluate": _least(1),
+    "activation": _one_of(ACTIVATIONS, ""),
+    "width": (lambda value: 0 < value <= 64, "above 0 and up to 64"),
+    "init": _one_of(("xavier", "torch", "kaiming"), ""),
+    "seed": (lambda value: 0 <= value < 2**63, "from 0 on and below 2⁶³"),
+}

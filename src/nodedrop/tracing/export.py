@@ -84,7 +84,7 @@ def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
         before = _draws()
         try:
             program = torch.export.export(module, args, kwargs, strict=False)
-            if any(_writes(node.target) for node in program.graph.nodes):
+            if any(_disturbs(node) for node in program.graph.nodes):
                 program = program.run_decompositions({})  # gives writes through views their data edges, but takes long
         except Exception as error:
             raise TraceError(_explain(module, mode, error)) from error
@@ -142,8 +142,25 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
                     tensor.copy_(value)
 
 
-def _writes(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+def _disturbs(node: torch.fx.Node) -> bool:
+    """Whether a node writes what another may read. Batch norm's statistics are no such thing if only it reads them."""
+    target: Any = node.target
+    if target is torch.ops.aten.batch_norm.default and node.args[5]:
+        return any(isinstance(stat, torch.fx.Node) and len(stat.users) > 1 for stat in node.args[3:5])
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and not _counts(node)
+
+
+def _counts(node: torch.fx.Node) -> bool:
+    """Whether a node does no more than add to a counter that nothing else reads (batch norm's number of batches)."""
+    if node.target is not torch.ops.aten.add_.Tensor or node.users:
+        return False
+    counter = node.args[0]
+    return (
+        isinstance(counter, torch.fx.Node)
+        and counter.op == "placeholder"
+        and len(counter.users) == 1
+        and not counter.meta["val"].is_floating_point()
+    )
 
 
 def _convert(program: ExportedProgram, canonical: Mapping[str, str], mode: Mode) -> Graph:
@@ -152,7 +169,7 @@ def _convert(program: ExportedProgram, canonical: Mapping[str, str], mode: Mode)
     nodes: list[Node] = []
     known: dict[str, str] = {}
     for fx_node in program.graph.nodes:
-        if fx_node.op == "output" or str(fx_node.target) in _ASSERTIONS:
+        if fx_node.op == "output" or str(fx_node.target) in _ASSERTIONS or _counts(fx_node):
             continue
         values = fx_node.meta.get("val")
         shapes, dtypes = _signature(values)

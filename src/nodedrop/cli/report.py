@@ -1,0 +1,68 @@
+"""`nodedrop report`: tables, figures and pages from the records of runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import InputError
+
+
+def report(
+    results: Annotated[Path, typer.Argument(help="Folder with records, or with run folders.")] = Path("results"),
+    name: Annotated[str, typer.Option(help="One page or figure alone: mnist, cifar10-table, convergence, …")] = "",
+    form: Annotated[str, typer.Option("--format", help="text, markdown or csv.")] = "text",
+    figures: Annotated[Path | None, typer.Option(help="Write the figures here, as PNG and SVG.")] = None,
+    pages: Annotated[Path | None, typer.Option(help="Write Markdown pages with figures here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+) -> None:
+    """Tables and figures of finished runs, with the paper's numbers beside them."""
+    try:
+        _report(results, name, form, figures, pages, as_json)
+    except InputError as error:
+        typer.echo(f"nodedrop report: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _report(results: Path, name: str, form: str, figures: Path | None, pages: Path | None, as_json: bool) -> None:
+    from ..reporting import figures as drawing
+    from ..reporting import pages as writing
+    from ..reporting import tables, topics
+    from ..reporting.records import read
+    from ..reporting.table import FORMATS, data
+
+    if form not in FORMATS:
+        raise InputError(f"there is no format '{form}'; there are {', '.join(FORMATS)}")
+    if name:
+        topics.check(name)
+    records, problems = read(results)
+    for problem in problems:
+        typer.echo(f"warning: {problem}", err=True)
+    if not records:
+        raise InputError(f"'{results}' holds no record of a run; `nodedrop reproduce mnist-lambda` makes some")
+    chosen = [name] if name else list(topics.TOPICS)
+    made = []
+    for each in chosen:
+        made += (tables.for_topic if each in topics.TOPICS else tables.for_reproduction)(records, each)
+    if not name and (other := tables.others(topics.rest(records))) is not None:
+        made.append(other)
+    if (running := tables.unfinished(records)) is not None:
+        made.append(running)
+    files: list[Path] = []
+    if figures is not None:
+        figures.mkdir(parents=True, exist_ok=True)
+        for topic in dict.fromkeys(topics.REPRODUCTIONS.get(each, each) for each in chosen):
+            files += [path for picture in drawing.for_topic(records, topic) for path in drawing.write(picture, figures)]
+    if pages is not None:
+        files += writing.write(records, pages, results)
+    lacking = topics.missing(records, topics.REPRODUCTIONS.get(name, name)) if name else []
+    if as_json:
+        outcome = {"tables": [data(t) for t in made], "missing": lacking, "problems": problems}
+        typer.echo(json.dumps(outcome | {"files": [str(path) for path in files]}, indent=2, ensure_ascii=False))
+        return
+    typer.echo("\n".join(FORMATS[form](table) for table in made), nl=False)
+    for sentence in (*lacking, *(f"wrote {path}" for path in files)):
+        typer.echo(sentence, err=form != "text")

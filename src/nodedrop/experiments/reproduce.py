@@ -1,0 +1,112 @@
+"""The paper's figures, tables and arguments, each as a grid of runs; their records.
+
+Runs that several of them need are the same runs: records lie by experiment, `results/mnist/….json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..training.atomic import reason, replacing
+from .sweep import Grid, Job
+
+SIZES = tuple(f"mnist-dense{size}" for size in (160, 240, 320, 480, 640))
+# The paper's figures have ten values of λ from 1e-8 to 1e-3; here, fewer where little happens. 0 is the baseline.
+LAMS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 3.2e-5, 1e-4, 3.2e-4, 1e-3)
+# Its tables have these; those without batch norm end where the network collapses.
+VGG = (0.0, 1e-6, 1e-5, 3.2e-5, 1e-4)
+DENSENET = (0.0, 1e-6, 1e-5, 1e-4)
+_L1 = ("paper", "one-sided", "distance", "unbounded", "shifted")
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What it shows, and the runs that show it."""
+
+    title: str
+    grids: tuple[Grid, ...]
+
+
+_MNIST = Grid("mnist", LAMS, SIZES)
+
+REPRODUCTIONS: dict[str, Reproduction] = {
+    "mnist-lambda": Reproduction("MNIST: error and size over λ (figure 2, centre and right)", (_MNIST,)),
+    "mnist-sizes": Reproduction("MNIST: final over initial size (figure 2, left)", (_MNIST,)),
+    "cifar10-lambda": Reproduction(
+        "CIFAR-10: VGG16 with and without batch norm over λ (figure 3)",
+        (
+            Grid("cifar10-vgg16", (0.0, 1e-7, 1e-6, 1e-5, 3.2e-5, 1e-4, 3.2e-4)),
+            Grid("cifar10-vgg16-bn", (0.0, 1e-7, 1e-6, 1e-5, 3.2e-5, 1e-4, 3.2e-4)),
+        ),
+    ),
+    "cifar10-table": Reproduction(
+        "CIFAR-10: VGG16 and DenseNet-40 with and without batch norm (table 2)",
+        (
+            Grid("cifar10-vgg16", VGG),
+            Grid("cifar10-vgg16-bn", VGG),
+            Grid("cifar10-densenet40", DENSENET),
+            Grid("cifar10-densenet40-bn", DENSENET),
+        ),
+    ),
+    "cifar100-table": Reproduction(
+        "CIFAR-100: VGG16 and DenseNet-40 with batch norm (table 3)",
+        (Grid("cifar100-vgg16-bn", DENSENET), Grid("cifar100-densenet40-bn", DENSENET)),
+    ),
+    "convergence": Reproduction(
+        "CIFAR-10: error and size over the epochs of a long run, VGG16 without batch norm (figure 4)",
+        (Grid("cifar10-vgg16-long", (1e-5,)),),
+    ),
+    "activations": Reproduction(
+        "MNIST: ClampedReLU gets stuck at its two flat regions, SoftClampedReLU does not (section 3.2)",
+        (
+            Grid("mnist", (0.0,), changes=({}, {"activation": "soft"}, {"activation": "clamped"})),
+            Grid("mnist", (1e-5, 1e-4), changes=({}, {"activation": "clamped"}, {"activation": "relu"})),
+        ),
+    ),
+    "penalties": Reproduction(
+        "MNIST: the paper's penalty, those it rejects, and that of its published code (section 3.3)",
+        (
+            Grid("mnist", (1e-5, 1e-4), changes=tuple({"form": form} for form in _L1)),
+            # L2 weighs what is small less than L1 does, so a larger λ is fair to it.
+            Grid("mnist", (1e-5, 1e-4, 1e-3), changes=({"form": "l2"}, {"form": "l2-shifted"})),
+            Grid("mnist", (0.0,)),
+        ),
+    ),
+}
+
+
+def jobs_of(
+    name: str, profile: str, seeds: Iterable[int], folder: Path, changes: Mapping[str, Any] | None = None
+) -> list[Job]:
+    """The runs of a reproduction, the first seed's first.
+
+    >>> jobs = jobs_of("cifar10-table", "short", [0], Path("runs"))
+    >>> len(jobs), jobs[1].name
+    (18, 'cifar10-vgg16-lam1e-06-seed0')
+    """
+    if name not in REPRODUCTIONS:
+        raise InputError(f"there is no reproduction '{name}'; there are {', '.join(REPRODUCTIONS)}")
+    grids = REPRODUCTIONS[name].grids
+    found = [job for seed in seeds for grid in grids for job in grid.jobs(profile, [seed], folder, changes)]
+    return list({job.name: job for job in found}.values())
+
+
+def record(job: Job, result: Mapping[str, Any], folder: Path) -> Path:
+    """Write the record of a run that has ended."""
+    path = folder / job.experiment / f"{job.name}.json"
+    origin = {"name": job.name, "experiment": job.experiment, "profile": job.profile, "command": job.command}
+    text = json.dumps({**origin, **result}) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            return path
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {reason(error)}; take another folder") from None
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path

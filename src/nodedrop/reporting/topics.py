@@ -1,0 +1,102 @@
+"""The pages and what they are about; what is missing on them, and the command that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import InputError
+from ..functional import PENALTY_FORMS
+from . import paper
+from .groups import compared, name_of, standard
+from .records import Record
+from .tables import ACTIVATIONS, longest
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A page: its title, its subject in a sentence or two, the reproductions that feed it."""
+
+    title: str
+    about: str
+    reproductions: tuple[str, ...]
+
+
+TOPICS: dict[str, Topic] = {
+    "mnist": Topic(
+        "MNIST: choosing λ, and starting sizes",
+        "Five networks of one shape and different widths, over λ: the paper's two MNIST figures. It finds that error "
+        "hardly depends on λ over orders of magnitude, and that different starts end near the same size.",
+        ("mnist-lambda", "mnist-sizes"),
+    ),
+    "cifar10": Topic(
+        "CIFAR-10: VGG16 and DenseNet-40",
+        "The paper's first table and its figures over λ and over epochs, with and without batch norm.",
+        ("cifar10-lambda", "cifar10-table", "convergence"),
+    ),
+    "cifar100": Topic("CIFAR-100: VGG16 and DenseNet-40", "The paper's second table.", ("cifar100-table",)),
+    "activations": Topic(
+        "Activations: why the clamp is soft",
+        "The condition needs outputs in [0, 1] and a flat zero region. ClampedReLU has both, but a second flat region, "
+        "where the paper found units stuck; SoftClampedReLU has a slope there. ReLU is unbounded, so eq. 1 holds for "
+        "the first layer alone.",
+        ("activations",),
+    ),
+    "penalties": Topic(
+        "Penalties: the forms the paper rejects",
+        "The paper's penalty of a unit (eq. 4), that of its authors' code, and the forms its text rejects.",
+        ("penalties",),
+    ),
+}
+REPRODUCTIONS = {name: topic for topic, held in TOPICS.items() for name in held.reproductions}
+
+
+def check(name: str) -> None:
+    """Refuse a name that is neither a page nor a reproduction."""
+    known = list(dict.fromkeys((*TOPICS, *REPRODUCTIONS)))
+    if name not in known:
+        raise InputError(f"there is nothing called '{name}' to report; there are {', '.join(known)}")
+
+
+def present(records: Sequence[Record], topic: str) -> list[Record]:
+    """The records that a page rests on."""
+    if topic in ("activations", "penalties"):
+        return compared(records, "activation" if topic == "activations" else "form")
+    found = standard(records, topic)
+    extra = longest(records) if topic == "cifar10" else None
+    return found if extra is None or extra in found else [*found, extra]
+
+
+def rest(records: Sequence[Record]) -> list[Record]:
+    """The records that no page rests on."""
+    used = {id(record) for topic in TOPICS for record in present(records, topic)}
+    return [record for record in records if id(record) not in used]
+
+
+def missing(records: Sequence[Record], topic: str) -> list[str]:
+    """Sentences on what the paper has and the records have not."""
+    found = [record for record in present(records, topic) if record.finished]
+    wanted = {
+        "mnist": [(f"mnist-{name.lower()}", False) for name in paper.content()["mnist_widths"]],
+        "cifar10": [("vgg16", False), ("vgg16", True), ("densenet40", False), ("densenet40", True)],
+        "cifar100": [("vgg16", True), ("densenet40", True)],
+    }
+    sentences = []
+    for network, norm in wanted.get(topic, []):
+        own = [r for r in found if (r.recipe.network, r.recipe.batch_norm) == (network, norm)]
+        command = TOPICS[topic].reproductions[0]
+        if topic == "cifar10" and network != "vgg16":
+            command = "cifar10-table"
+        lacks = "run" if not any(not r.dense for r in own) else "baseline" if not any(r.dense for r in own) else ""
+        if lacks:
+            name = name_of(network, batch_norm=norm)
+            sentences.append(f"There is no {lacks} of {name} yet; `nodedrop reproduce {command}` makes it.")
+    if topic == "cifar10" and longest(records) is None:
+        sentences.append("There is no run for the convergence curve yet; `nodedrop reproduce convergence` makes it.")
+    if topic == "activations":
+        lacking = [name for key, name in ACTIVATIONS.items() if not any(r.activation == key for r in found)]
+    elif topic == "penalties":
+        lacking = [name for name in PENALTY_FORMS if not any(r.recipe.form == name for r in found)]
+    else:
+        return sentences
+    return [f"There is no run with {name} yet; `nodedrop reproduce {topic}` makes it." for name in lacking]

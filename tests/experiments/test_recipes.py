@@ -1,0 +1,74 @@
+"""Recipes: two profiles each, any value can be changed, and nothing strange gets through."""
+
+import math
+from dataclasses import asdict, fields
+
+import pytest
+
+from nodedrop.errors import InputError
+from nodedrop.experiments.recipes import EXPERIMENTS, Recipe, baseline, changed, domain_of, recipe
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("profile", ["short", "paper"])
+def test_every_recipe_is_one_that_could_be_given_on_a_command_line(name: str, profile: str) -> None:
+    made = recipe(name, profile)
+    texts = {key: str(value) for key, value in asdict(made).items()}
+    assert changed(Recipe(), texts) == made
+
+
+def test_short_recipes_say_how_they_differ() -> None:
+    for experiment in EXPERIMENTS.values():
+        assert str(experiment.short.epochs) in experiment.differs
+        assert str(experiment.paper.epochs) in experiment.differs
+
+
+def test_the_paper_profile_has_the_papers_values() -> None:
+    mnist, vgg, densenet = (EXPERIMENTS[name].paper for name in ("mnist", "cifar10-vgg16-bn", "cifar10-densenet40-bn"))
+    assert (mnist.optimizer, mnist.lr, mnist.batch, mnist.epochs) == ("adam", 1e-3, 1024, 480)
+    assert (vgg.lr, vgg.momentum, vgg.decay, vgg.epochs) == (0.1, 0.9, "80,130", 200)
+    assert (densenet.lr, densenet.decay, densenet.epochs) == (0.1, "150,225", 300)
+
+
+def test_the_baseline_is_a_plain_relu_network_unless_told_otherwise() -> None:
+    assert (baseline(Recipe()).lam, baseline(Recipe()).activation) == (0.0, "relu")
+    assert baseline(Recipe(activation="clamped")).activation == "clamped"
+    assert baseline(Recipe(network="a:b")).activation == ""
+
+
+def test_a_domain_is_two_numbers() -> None:
+    assert domain_of(recipe("mnist", changes={"domain": "-1, 1"})) == (-1.0, 1.0)
+
+
+WRONG = {
+    "lam": ["-1", "nan", "inf", "x", -1e-9, math.nan], "lr": ["0", "nan"], "C": ["0", "-1"],
+    "epochs": ["0", "1.5", "x"], "batch": ["1"], "images": ["-1"], "shift": ["-1"], "mirror": ["perhaps"],
+    "optimizer": ["adm"], "momentum": ["1", "-0.1"], "weight_decay": ["-1"], "decay": ["linear", "8,", "a,b"],
+    "form": ["l1"], "norm_form": ["l2"], "m": ["all", "0"], "evidence": ["observed"], "quiet": ["-1"],
+    "least": ["0"], "evaluate": ["0"], "activation": ["gelu"], "batch_norm": ["2"], "width": ["0", "65"],
+    "init": ["zeros"], "seed": ["-1"], "network": ["mnist-dense1"], "data": ["mnits"], "domain": ["0", "1,0", "0,inf"],
+}  # fmt: skip
+
+
+def test_there_is_a_wrong_value_for_every_value() -> None:
+    assert set(WRONG) == {field.name for field in fields(Recipe)}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_a_wrong_value_is_named(name: str, value: object) -> None:
+    with pytest.raises(InputError, match=f"^{name} ") as caught:
+        recipe("mnist", changes={name: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_what_belongs_to_other_networks_cannot_be_set_for_ones_own() -> None:
+    with pytest.raises(InputError, match="width can be set for the package's networks only"):
+        recipe("mnist", changes={"network": "my:net", "width": "0.5"})
+
+
+def test_unknown_names_come_with_the_known_ones() -> None:
+    for call in (lambda: recipe("minst"), lambda: recipe("mnist", "long"), lambda: recipe("mnist", "short", {"x": 1})):
+        with pytest.raises(InputError, match="there are "):
+            call()
+    with pytest.raises(InputError, match="nesterov needs a momentum"):
+        recipe("mnist", changes={"optimizer": "nesterov", "momentum": "0"})

@@ -1,0 +1,104 @@
+"""The long run: python -m tests.fuzz [NETWORKS] [WORKERS]
+
+Chunk after chunk of random networks, each drawn from its own seed, in worker processes. What is done is recorded in
+results/fuzz.json as it goes; the next call with the same sources goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import platform
+import sys
+import time
+from pathlib import Path
+
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from nodedrop.bounds import propagate
+from nodedrop.planning import walk
+
+from .generator import Description, descriptions
+from .test_random_networks import TOGETHER, check
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "results" / "fuzz.json"
+CORE = ("tracing", "bounds", "proof", "planning", "surgery", "kernels", "*.py")
+
+
+def fingerprint() -> str:
+    """Of the sources that decide what is cut, and of what draws and checks the networks."""
+    package, here = ROOT / "src" / "nodedrop", Path(__file__).parent
+    files = [f for name in CORE for f in (package.glob(name) if "*" in name else (package / name).rglob("*.[cp]*"))]
+    files += [here / "generator.py", here / "test_random_networks.py"]
+    content = b"".join(f.read_bytes() for f in sorted(set(files)) if f.suffix in (".py", ".c"))
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def chunk(number: int) -> list[str]:
+    """Draw some networks, compact them together, and describe those that fail."""
+    torch.set_num_threads(1)
+    propagate.STRICT = walk.STRICT = True
+    drawn: list[list[Description]] = []
+    once = settings(
+        max_examples=1, database=None, deadline=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
+    )
+    wanted = st.lists(descriptions(), min_size=TOGETHER, max_size=TOGETHER)
+    seed(number)(once(given(wanted)(drawn.append)))()
+    try:
+        check(drawn[0])
+    except Exception as problem:
+        found = []
+        for description in drawn[0]:
+            try:
+                check([description])
+            except Exception as error:
+                found.append(f"{description}: {error}")
+        return found or [f"together only, chunk {number}: {problem}"]
+    return []
+
+
+def main(networks: int, workers: int) -> int:
+    chunks, mark = -(-networks // TOGETHER), fingerprint()
+    done: dict[str, list[str]] = {}
+    if RECORD.exists():
+        before = json.loads(RECORD.read_text(encoding="utf-8"))
+        done = before["chunks"] if before["sources"] == mark else {}
+    todo = [number for number in range(chunks) if str(number) not in done]
+    print(f"{networks} networks in {chunks} chunks, {len(done)} done before", flush=True)
+    start = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=40) as pool:
+        for count, (number, found) in enumerate(pool.imap_unordered(numbered, todo), 1):
+            done[str(number)] = found
+            for line in found:
+                print(f"VIOLATION {line}", flush=True)
+            if count % 10 == 0 or count == len(todo):
+                record(done, mark)
+                left = (time.monotonic() - start) / count * (len(todo) - count)
+                print(f"{len(done) * TOGETHER} networks, {left / 60:.0f} minutes left", flush=True)
+    violations = sum(map(len, done.values()))
+    print(f"{len(done) * TOGETHER} networks, {violations} violations")
+    return 1 if violations else 0
+
+
+def numbered(number: int) -> tuple[int, list[str]]:
+    return number, chunk(number)
+
+
+def record(done: dict[str, list[str]], mark: str) -> None:
+    RECORD.parent.mkdir(exist_ok=True)
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    content = {
+        "command": "make fuzz", "sources": mark, "versions": versions, "networks": len(done) * TOGETHER,
+        "violations": sum(map(len, done.values())), "chunks": done,
+    }  # fmt: skip
+    temporary = RECORD.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    temporary.replace(RECORD)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, int(sys.argv[2]) if len(sys.argv) > 2 else 2))

@@ -1,0 +1,105 @@
+"""Figures and pages are written from records, twice the same."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from nodedrop.errors import InputError
+from nodedrop.reporting import figures, findings, pages
+from nodedrop.reporting.figures import style
+from nodedrop.reporting.records import read
+from nodedrop.reporting.topics import missing
+
+TOPICS = ("mnist", "activations", "penalties")
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_figures_are_written_and_twice_the_same(results: Path, tmp_path: Path, topic: str) -> None:
+    records, _ = read(results)
+    pictures = figures.for_topic(records, topic)
+    assert pictures
+    for picture in pictures:
+        first, second = (tmp_path / name for name in ("first", "second"))
+        for folder in (first, second):
+            folder.mkdir(exist_ok=True)
+            made = figures.write(picture, folder)
+            assert [path.suffix for path in made] == [".svg", ".png"]
+        for suffix in ("svg", "png"):
+            content = (first / f"{picture.name}.{suffix}").read_bytes()
+            assert len(content) > 5000
+            assert content == (second / f"{picture.name}.{suffix}").read_bytes()
+        ElementTree.parse(first / f"{picture.name}.svg")
+
+
+def cifar(results: Path, *, network: str = "vgg16", lam: float, collapsed: bool = False) -> None:
+    """A run's record told as one of CIFAR-10, so that the figures with the paper's points have some of ours."""
+    record = json.loads((results / "mnist" / "run1.json").read_text())
+    record["recipe"] |= {"data": "cifar10", "network": network, "lam": lam, "activation": "" if lam else "relu"}
+    record |= {"experiment": "cifar10-vgg16", "collapsed": ["conv2"] if collapsed else []}
+    (results / f"{network}-{lam:g}.json").write_text(json.dumps(record))
+
+
+def test_cifar_figures_have_the_papers_points_and_say_what_is_missing(results: Path, tmp_path: Path) -> None:
+    for lam in (0.0, 1e-5, 1e-4):
+        cifar(results, lam=lam, collapsed=lam == 1e-4)
+    records, _ = read(results)
+    names = [picture.name for picture in figures.for_topic(records, "cifar10")]
+    assert names == ["cifar10-vgg16-lambda-short", "cifar10-tradeoff-short", "cifar10-convergence", "cifar10-widths"]
+    for picture in figures.for_topic(records, "cifar10"):
+        assert all(path.stat().st_size > 5000 for path in figures.write(picture, tmp_path))
+    with style.styled():
+        drawn = figures.for_topic(records, "cifar10")[0].draw()
+    error, share, absent, _ = drawn.axes
+    theirs = next(line for line in error.lines if line.get_label() == "paper")
+    assert list(theirs.get_xdata()) == [1e-6, 1e-5, 3.2e-5, 1e-4]
+    assert list(theirs.get_ydata()) == [14.14, 13.27, 13.76, 90.00]
+    assert any("collapsed" in text.get_text() for text in share.texts)
+    assert any("nodedrop reproduce cifar10-lambda" in text.get_text() for text in absent.texts)
+    sentences = missing(records, "cifar10")
+    assert any("VGG16 with BN" in s and "nodedrop reproduce cifar10-lambda" in s for s in sentences)
+    assert any("DenseNet-40 without BN" in s and "nodedrop reproduce cifar10-table" in s for s in sentences)
+    assert any("lost 1 whole layer (conv2) in 1 of 1 runs" in s for s in findings.for_topic(records, "cifar10"))
+
+
+def test_pages_hold_numbers_of_records_and_their_origin(results: Path, tmp_path: Path) -> None:
+    (results / "notes").mkdir()
+    (results / "notes" / "mnist.md").write_text("Fewer images were seen.\n")
+    records, _ = read(results)
+    made = pages.write(records, tmp_path / "docs", results)
+    texts = {path.name: path.read_text() for path in made if path.suffix == ".md"}
+    assert set(texts) == {"mnist.md", "activations.md", "penalties.md", "index.md"}
+    record = json.loads((results / "mnist" / "run3.json").read_text())
+    mnist = texts["mnist.md"]
+    assert f"| {record['test_error']:.2f} |" in mnist
+    assert f"{record['parameters']:,}" in mnist
+    assert record["machine"]["torch"] in mnist
+    assert "nodedrop report" in mnist
+    assert "epochs 2 for 24" in mnist
+    assert "Fewer images were seen." in mnist
+    assert "no test prediction" in mnist
+    assert all(path.exists() for path in made)
+    for picture in figures.for_topic(records, "mnist"):
+        assert f"({picture.name}.svg)" in mnist
+    again = {path.name: path.read_bytes() for path in pages.write(records, tmp_path / "docs", results)}
+    assert again == {path.name: path.read_bytes() for path in made}
+
+
+def test_the_best_without_loss_is_the_smallest_within_a_tenth_of_a_point(results: Path) -> None:
+    for number, (error, parameters) in {0: (1.0, 49850), 1: (1.1, 500), 2: (1.1, 500), 3: (1.2, 100)}.items():
+        path = results / "mnist" / f"run{number}.json"
+        record = json.loads(path.read_text()) | {"test_error": error, "parameters": parameters}
+        path.write_text(json.dumps(record))
+    records, _ = read(results)
+    first = findings.for_topic(records, "mnist")[0]
+    assert f"{100 * (1 - 500 / 49850):.2f} % of the parameters, more than the paper's best, 93.27 %" in first
+    assert "λ = 1e-3 leaves 500" in first
+
+
+def test_without_matplotlib_a_sentence_names_the_extra(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    records, _ = read(results)
+    picture = figures.for_topic(records, "mnist")[0]
+    with pytest.raises(InputError, match=r"nodedrop\[report\]"):
+        figures.write(picture, results)
