@@ -48,7 +48,8 @@ class Recipe:
     norm_form: str = "paper"
     m: str = "elements"
     evidence: str = "proved"
-    quiet: int = 0  # epochs without penalty at the start
+    quiet: float = 0.0  # epochs without penalty at the start
+    fade: float = 0.0  # share of the run, at its end, over which λ falls to a hundredth
     least: int = 10  # steps from one look for dead units to the next
     evaluate: int = 1  # epochs from one look at the test set to the next
 
@@ -267,7 +268,8 @@ _WANTED: dict[str, Rule] = {
     "norm_form": _one_of(NORM_PENALTY_FORMS),
     "m": (_is_count, "elements, batch, channels or a number above 1"),
     "evidence": _one_of(("proved", "batch-proved")),
-    "quiet": _least(0),
+    "quiet": (lambda value: 0 <= value < math.inf, "at least 0"),
+    "fade": (lambda value: 0 <= value <= 1, "from 0 to 1"),
     "least": _least(1),
     "evaluate": _least(1),
     "activation": _one_of(ACTIVATIONS, ""),

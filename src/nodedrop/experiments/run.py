@@ -144,7 +144,7 @@ class Run:
         self.scheduler = LambdaLR(self.optimizer, rate(recipe, per_epoch))
         self.drop = NodeDrop(
             self.model, self.optimizer, example(recipe, data),
-            lam=schedules.warm_up(recipe.lam, recipe.quiet * per_epoch), C=recipe.C, domain=domain_of(recipe),
+            lam=pressure(recipe, per_epoch), C=recipe.C, domain=domain_of(recipe),
             form=recipe.form, norm_form=recipe.norm_form, m=count_of(recipe.m),
             evidence=recipe.evidence,  # type: ignore[arg-type]
             batch_size=recipe.batch, on_collapse="allow", check_inputs=False,
@@ -214,7 +214,7 @@ class Run:
             tally.wrong += int((logits.detach().argmax(1) != labels).sum())
             tally.seen += len(labels)
             tally.seconds += time.perf_counter() - start
-            if recipe.lam > 0 and tally.epoch >= recipe.quiet and self.pace.due():
+            if self.drop.lam > 0 and self.pace.due():
                 start = time.perf_counter()
                 self.pace.saw(self._cut())
                 tally.cutting += time.perf_counter() - start
@@ -368,6 +368,15 @@ def optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
         return torch.optim.Adam(parameters, lr, weight_decay=decay, fused=True)
     nesterov = recipe.optimizer == "nesterov"
     return torch.optim.SGD(parameters, lr, recipe.momentum, weight_decay=decay, nesterov=nesterov, fused=True)
+
+
+def pressure(recipe: Recipe, per_epoch: int) -> schedules.Schedule:
+    """λ at each step."""
+    quiet, total = round(recipe.quiet * per_epoch), recipe.epochs * per_epoch
+    if not recipe.fade or not recipe.lam:
+        return schedules.warm_up(recipe.lam, quiet)
+    fading = round(recipe.fade * total)
+    return schedules.anneal(recipe.lam, recipe.lam / 100, fading, after=quiet, hold=max(total - fading - quiet, 0))
 
 
 def rate(recipe: Recipe, per_epoch: int) -> Callable[[int], float]:

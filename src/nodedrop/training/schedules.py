@@ -30,12 +30,17 @@ def warm_up(lam: float, steps: int) -> Schedule:
     return lambda step: 0.0 if step < steps else lam
 
 
-def anneal(start: float, end: float, steps: int, *, after: int = 0) -> Schedule:
-    """Geometric from `start` to `end` over some steps, beginning after others without penalty.
+def anneal(start: float, end: float, steps: int, *, after: int = 0, hold: int = 0) -> Schedule:
+    """Geometric from `start` to `end` over some steps: `after` steps without penalty, then `hold` steps at `start`.
+
+    Upwards it lets a network learn first; downwards it cuts first, and lets what is left learn undisturbed.
 
     >>> rate = anneal(1e-6, 1e-4, steps=100)
     >>> rate(0), round(rate(50), 8), rate(200)
     (1e-06, 1e-05, 0.0001)
+    >>> rate = anneal(1e-3, 1e-5, steps=100, after=10, hold=50)
+    >>> rate(9), rate(59), round(rate(110), 8), rate(160)
+    (0.0, 0.001, 0.0001, 1e-05)
     """
     _check(start)
     _check(end)
@@ -45,7 +50,7 @@ def anneal(start: float, end: float, steps: int, *, after: int = 0) -> Schedule:
     def rate(step: int) -> float:
         if step < after:
             return 0.0
-        done = min((step - after) / max(steps, 1), 1.0)
+        done = min(max(step - after - hold, 0) / max(steps, 1), 1.0)
         return end if done == 1.0 else float(start * (end / start) ** done)
 
     return rate
