@@ -20,7 +20,7 @@ help: ## print this list
 
 setup: $(VENV)/.dev ## create .venv with all that development needs
 
-demo: $(VENV)/.core ## show analyze and compact_ on a small network
+demo: $(VENV)/.core ## watch a network shrink while it learns to read digits (5 minutes)
 	$(BIN)/nodedrop demo
 
 test: $(VENV)/.dev ## run all tests on WORKERS processes (default 2)
@@ -50,7 +50,7 @@ $(VENV)/.created:
 
 $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/.created
 	@echo "installing nodedrop and torch into $(VENV); the first time takes a minute or two"
-	$(PIP) --editable .
+	$(PIP) --editable '.[report]'
 	@touch $@
 
 # pytorchcv declares torchvision and requests; its image networks import neither.

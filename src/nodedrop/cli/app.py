@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +9,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import NodeDropError
-from . import bench, report, reproduce, sweep, train
+from . import bench, demo, report, reproduce, sweep, train
 
 
 class _Commands(TyperGroup):
@@ -48,23 +47,7 @@ def _root(
     pass
 
 
-@app.command(epilog="Example: nodedrop demo --json")
-def demo(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the network's weights.")] = 0,
-) -> None:
-    """Take a small network with dead, constant and unread units, and watch them go."""
-    from .demo import run
-
-    outcome = run(seed)
-    if as_json:
-        typer.echo(json.dumps(outcome.to_json(), indent=2))
-        return
-    from rich.console import Console
-
-    outcome.show(Console())
-
-
+app.command(epilog="Example: nodedrop demo --out demo")(demo.demo)
 app.command(epilog=train.EXAMPLE)(train.train)
 app.command(epilog=sweep.EXAMPLE)(sweep.sweep)
 app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)

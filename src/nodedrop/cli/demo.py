@@ -1,102 +1,134 @@
-"""`nodedrop demo`: analyze and compact_ on a small residual network with planted dead units."""
+"""`nodedrop demo`: a network learns to read digits on the embedded MNIST, and loses what it does not need."""
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass
-from typing import Any
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
-from rich.console import Console
+import typer
+from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
-from torch import Tensor, nn
+from rich.text import Text
 
-from .. import Analysis, Ledger, SoftClampedReLU, analyze, compact_
+from ..errors import InputError
 
+if TYPE_CHECKING:
+    from ..experiments.demo import Demonstration, Moment
 
-class DemoNet(nn.Module):
-    """Convolutions with a residual sum, a depthwise convolution, and a dense head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 16, 3, padding=1)
-        self.branch = nn.Conv2d(16, 16, 3, padding=1)
-        self.depthwise = nn.Conv2d(16, 16, 3, padding=1, groups=16)
-        self.wide = nn.Conv2d(16, 32, 1)
-        self.hidden = nn.Linear(32 * 16, 64)
-        self.head = nn.Linear(64, 10)
-        self.act = SoftClampedReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.act(self.stem(x))
-        x = x + self.act(self.branch(x))
-        x = self.act(self.wide(torch.relu(self.depthwise(x))))
-        x = nn.functional.max_pool2d(x, 4).flatten(1)
-        logits: Tensor = self.head(self.act(self.hidden(x)))
-        return logits
+BAR = 40
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the demonstration found, did and measured."""
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the run and its page.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and batches.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="Threads of torch; 0 leaves its own choice.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A small network, few images: seconds, not minutes.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Watch an oversized network shrink while it learns, and see that nothing it computes has changed."""
+    import torch
 
-    analysis: Analysis
-    ledger: Ledger
-    model: nn.Module
-    difference: float
+    from ..experiments.demo import Demonstration
+    from ..reporting.demo import write_page
 
-    def to_json(self) -> dict[str, Any]:
-        return {**self.ledger.to_json(), "largest_logit_change": self.difference}
-
-    def show(self, console: Console) -> None:
-        units = len(self.analysis.units)
-        console.print("[bold]1. analyze[/] proves which units can never matter, for every input in \\[0, 1]")
-        console.print(_table(self.analysis))
-        removed = len(self.ledger.removed)
-        before, after = self.ledger.parameters_before, self.ledger.parameters_after
-        console.print(f"[bold]2. compact_[/] removed {removed} of {units} units in place")
-        console.print(f"   {before:,} → {after:,} parameters, {before / after:.2f}× smaller")
-        console.print(f"   largest change of any logit on 1,000 random inputs: {self.difference:.1e} (rounding)")
-        console.print("[bold]3. the network now[/]")
-        console.print(str(self.model), highlight=False)
-
-
-def run(seed: int) -> Outcome:
-    """Build the network, plant units that can go, remove them, compare."""
-    torch.manual_seed(seed)
-    model = DemoNet()
-    _plant(model)
-    example = torch.rand(2, 3, 16, 16)
-    analysis = analyze(model, example)
-    original = copy.deepcopy(model)
-    ledger = compact_(model, example)
-    with torch.no_grad():
-        inputs = torch.rand(1000, 3, 16, 16)
-        difference = float((model(inputs) - original(inputs)).abs().max())
-    return Outcome(analysis, ledger, model, difference)
+    if threads:
+        torch.set_num_threads(threads)
+    console = Console(stderr=as_json)
+    run = _fresh(out) / "run"
+    console.print("A network with far too many units learns to read handwritten digits (MNIST, in the package).")
+    console.print("Units that can never fire again are removed as it learns, for good, with a proof for each.\n")
+    demonstration = Demonstration(run, seed=seed, quick=quick)
+    try:
+        _watch(demonstration, console)
+    except KeyboardInterrupt:
+        console.print("stopped; nothing is left behind but the folder " + str(out))
+        raise typer.Exit(130) from None
+    with console.status("measuring the times of the dense and of the small network"):
+        outcome = demonstration.finish()
+    page = write_page(outcome, out)
+    if as_json:
+        typer.echo(json.dumps(outcome, indent=1))
+        return
+    console.print(_table(outcome))
+    console.print(f"The page with pictures: {page}", highlight=False, soft_wrap=True)
+    console.print(f"The network itself: {run / 'model.safetensors'} (nodedrop.load)", highlight=False, soft_wrap=True)
 
 
-@torch.no_grad()
-def _plant(model: DemoNet) -> None:
-    """Biases below what the weights can reach, as training with the NodeDrop penalty leaves them."""
-    for layer, units in ((model.stem, range(5)), (model.branch, range(7)), (model.depthwise, range(5))):
-        for unit in units:
-            layer.bias[unit] = -layer.weight[unit].clamp(min=0).sum() * 2 - 0.1  # type: ignore[index]
-    for unit in range(10):
-        model.wide.bias[unit] = -model.wide.weight[unit].abs().sum() * 20 - 0.1  # type: ignore[index]
-    for unit in range(20):
-        model.hidden.bias[unit] = -model.hidden.weight[unit].clamp(min=0).sum() - 0.1
-    model.hidden.weight[20:24] = 0  # constant units: folded into the biases that read them
-    model.head.weight[:, 24:30] = 0  # units that nobody reads
+def _fresh(out: Path) -> Path:
+    """The folder, without the demonstration that may have been there; with anything else, an error."""
+    if out.exists() and (not out.is_dir() or ({p.name for p in out.iterdir()} - {"run", "index.html", "outcome.json"})):
+        raise InputError(f"'{out}' holds other things than a demonstration; choose another folder with --out")
+    if (out / "run").exists():
+        shutil.rmtree(out / "run")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"'{out}' cannot be made: {error.strerror}") from None
+    return out
 
 
-def _table(analysis: Analysis) -> Table:
-    table = Table("layer", "units", "can go", "alive", "pinned", "kind", "why pinned")
-    for account in analysis.accounts:
-        kinds = dict.fromkeys(unit.certificate.kind for unit in account.units if unit.certificate is not None)
-        reason = max(account.reasons, key=account.reasons.__getitem__, default="")
-        counts = [account.count("removed"), account.count("alive"), account.count("pinned")]
-        table.add_row(account.layer, str(len(account.units)), *map(str, counts), ", ".join(kinds), reason)
-    totals = [analysis.count(status) for status in ("removed", "alive", "pinned")]
-    table.add_row("all", str(len(analysis.units)), *map(str, totals), style="bold")
+def _watch(demonstration: Demonstration, console: Console) -> None:
+    """Show every moment: drawn anew on a terminal, as lines elsewhere."""
+    start = time.monotonic()
+    if not console.is_terminal:
+        told = -1
+        for moment in demonstration.moments():
+            if (tenth := int(moment.share * 10)) > told:
+                told = tenth
+                console.print(_line(moment, time.monotonic() - start), highlight=False, soft_wrap=True)
+        return
+    with Live(console=console, refresh_per_second=4) as live:
+        for moment in demonstration.moments():
+            live.update(_picture(moment, time.monotonic() - start))
+
+
+def _line(moment: Moment, seconds: float) -> str:
+    factor = moment.dense / max(moment.parameters, 1)
+    return (
+        f"{seconds:4.0f} s  {moment.share:4.0%}  error on the batches {moment.error:5.2f} %  "
+        f"{sum(moment.widths.values())} units  {moment.parameters:,} parameters ({factor:.1f}× fewer)"
+    )
+
+
+def _picture(moment: Moment, seconds: float) -> Group:
+    """A bar of units per layer, as long as the layer was wide."""
+    table = Table.grid(padding=(0, 2))
+    widest = max(moment.start.values())
+    for layer, units in moment.widths.items():
+        full = max(1, round(BAR * moment.start[layer] / widest))
+        left = min(full, round(BAR * units / widest + 0.49))
+        bar = Text("█" * left, style="green") + Text("·" * (full - left), style="bright_black")
+        table.add_row(layer, bar, f"{units} of {moment.start[layer]}")
+    left_over = seconds / max(moment.share, 1e-6) - seconds
+    words = Text(_line(moment, seconds) + (f"  about {left_over:.0f} s left" if moment.share > 0.02 else ""))
+    return Group(table, words)
+
+
+def _table(outcome: dict[str, Any]) -> Table:
+    """What there is to be proud of."""
+    table = Table("", "dense", "small", "", title="before and after")
+    factor = outcome["parameters_dense"] / max(outcome["parameters"], 1)
+    table.add_row("units", f"{outcome['units_dense']:,}", f"{outcome['units']:,}", "")
+    dense, small = outcome["parameters_dense"], outcome["parameters"]
+    table.add_row("parameters", f"{dense:,}", f"{small:,}", f"{factor:.1f}× fewer")
+    reference = outcome.get("dense")
+    error = "" if reference is None else f"{reference['test_error']:.2f} %"
+    table.add_row("test error", error, f"{outcome['test_error']:.2f} %", _beside(reference))
+    table.add_row("  before the final cut", "", f"{outcome['test_error_before_cut']:.2f} %", "")
+    note = f"relative; {outcome['predictions_changed']} predictions differ"
+    table.add_row("logits changed by the cut", "", f"{outcome['logit_change']:.1e}", note)
+    for name, title in (("step", "training step"), ("inference", "inference, 256 images")):
+        dense, small = outcome["times"][name]["dense"], outcome["times"][name]["small"]
+        table.add_row(title, f"{dense * 1e3:.0f} ms", f"{small * 1e3:.0f} ms", f"{dense / small:.1f}× faster")
+    table.add_row("whole run", "", f"{outcome['wall']:.0f} s", f"{outcome['cutting']:.1f} s of them in cuts")
     return table
+
+
+def _beside(reference: dict[str, Any] | None) -> str:
+    if reference is None:
+        return ""
+    return f"dense: a plain ReLU network, recorded, {reference['seconds'] / 60:.0f} min"
