@@ -54,17 +54,17 @@ class Demonstration:
         done, wrong, seen, recent = 0, 0, 0, list[float]()
         widths, parameters = self._start, run.parameters
         for progress in run.steps():
-            if progress.row is None:
+            if not run.tally.batch:  # the end of an epoch
+                wrong = seen = 0
+            else:
                 done += 1
-                if run.tally.batch == 1:
-                    wrong = seen = 0
                 recent = [*recent[-49:], 100 * (run.tally.wrong - wrong) / max(run.tally.seen - seen, 1)]
                 wrong, seen = run.tally.wrong, run.tally.seen
             if run.parameters != parameters:
                 widths, parameters = dict(run.drop.widths), run.parameters
             error = statistics.fmean(recent or [100.0])
             moment = Moment(done / total, error, widths, self._start, parameters, run.dense)
-            if done % 10 == 0 or progress.row is not None:
+            if done % 10 == 0:
                 self._curve.append({"step": done, "error": moment.error, "parameters": parameters,
                                     "widths": list(widths.values())})  # fmt: skip
             yield moment
