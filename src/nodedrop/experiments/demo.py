@@ -53,7 +53,7 @@ class Demonstration:
         run, total = self._run, self.recipe.epochs * len(self._run.batches)
         done, wrong, seen, recent = 0, 0, 0, list[float]()
         widths, parameters = self._start, run.parameters
-        for progress in run.steps():
+        for _ in run.steps():
             if not run.tally.batch:  # the end of an epoch
                 wrong = seen = 0
             else:
