@@ -369,6 +369,19 @@ def test_a_state_goes_on_where_it_was_left() -> None:
         resumed.load_state_dict({"weights": 1})
 
 
+def test_a_state_with_a_collapsed_layer_goes_on() -> None:
+    model, drop = dying("allow")
+    drop.drop()
+    state, weights = json.loads(json.dumps(drop.state_dict())), copy.deepcopy(model.state_dict())
+    other, resumed = dying("allow")
+    load(other, weights)
+    resumed.load_state_dict(state)
+    again = json.loads(json.dumps(resumed.state_dict()))
+    assert {k: v for k, v in again.items() if k != "proven"} == {k: v for k, v in state.items() if k != "proven"}
+    assert resumed.widths == drop.widths == {"0": 0}
+    assert resumed.drop() is None, "the collapse is no news"
+
+
 def test_batches_outside_the_domain_are_refused() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     drop = NodeDrop(model, None, torch.rand(2, 3), domain=Box(torch.tensor([0.0, 0.0, -1.0]), torch.ones(3)))
