@@ -143,7 +143,7 @@ class Run:
         self.optimizer = optimizer(recipe, self.model)
         self.scheduler = LambdaLR(self.optimizer, rate(recipe, per_epoch))
         self.drop = NodeDrop(
-            self.model, self.optimizer, example(recipe, data),
+            self.model, self.optimizer, example(recipe, data, 16),
             lam=pressure(recipe, per_epoch), C=recipe.C, domain=domain_of(recipe),
             form=recipe.form, norm_form=recipe.norm_form, m=count_of(recipe.m),
             evidence=recipe.evidence,  # type: ignore[arg-type]
@@ -306,6 +306,8 @@ class Run:
             "test_error": self.error(after),
             "test_error_before_cut": self.error(before),
             "predictions_changed": int((before.argmax(1) != after.argmax(1)).sum()),
+            "cuts": len(self.drop.events),
+            "cut_change": max((event.difference for event in self.drop.events), default=0.0),
             "logit_change": float((before - after).abs().max()) / scale,
             "eval_change": max((e.eval_change or 0.0 for e in self.drop.events), default=0.0),
             "parameters": self.parameters,
