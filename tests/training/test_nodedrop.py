@@ -442,8 +442,11 @@ def test_bad_input() -> None:
     first = NodeDrop(model, None, example)
     with pytest.raises(InputError, match="already has a NodeDrop"):
         NodeDrop(model, None, example)
-    penalty = first.penalty()
+    loss = model(example).sum() + first.penalty()
     with pytest.raises(CutError, match=r"after optimizer\.step"):
         first.drop()
-    penalty.backward()
+    loss.backward()
+    first.drop()
+    loss = model(example).sum() + first.penalty()
+    del loss  # a step that was given up leaves no graph behind
     first.drop()

@@ -147,8 +147,7 @@ class NodeDrop:
         self._collapsed: tuple[str, ...] = ()
         self.step = 0
         self.events: list[DropEvent] = []
-        self._pending: weakref.ref[Tensor] | None = None
-        self._settled = True
+        self._pending: Callable[[], _Token | None] = lambda: None
 
     @property
     def lam(self) -> float:
@@ -173,13 +172,15 @@ class NodeDrop:
         if not terms:
             return torch.zeros((), device=next(self.model.parameters()).device)
         total: Tensor = lam * torch.stack(terms).sum()
-        self._remember(total)
-        return total
+        token = _Token()
+        self._pending = weakref.ref(token)
+        marked: Tensor = _Marked.apply(total, token)  # type: ignore[no-untyped-call]
+        return marked
 
     def drop(self) -> DropEvent | None:
         """Cut what is dead now. Returns what went, or None."""
-        pending = self._pending() if self._pending is not None else None
-        if pending is not None and not self._settled:
+        pending = self._pending()
+        if pending is not None and not pending.taken:
             raise CutError(
                 "drop() was called between penalty() and backward(), and a cut would invalidate the graph in between; "
                 "call it after optimizer.step()"
@@ -269,28 +270,32 @@ class NodeDrop:
             return float(len(tensors[target.scale or target.weight]))
         return float(self.m)
 
-    def _remember(self, total: Tensor) -> None:
-        """Remember a penalty until its gradient has been taken."""
-        self._settled = False
-        self._pending = weakref.ref(total)
-        reference = weakref.ref(self)
-
-        def taken(gradient: Tensor) -> None:
-            owner = reference()
-            if owner is not None:
-                owner._settled = True
-
-        if total.requires_grad:
-            total.register_hook(taken)
-        else:
-            self._settled = True
-
     def __del__(self) -> None:
         model = getattr(self, "model", None)
         if model is not None and hasattr(self, "step"):
             _IN_USE.discard(model)
             if self._watch is not None:
                 self._watch.close()
+
+
+class _Token:
+    """Lives as long as the graph of one penalty, and knows whether its gradient has been taken."""
+
+    taken = False
+
+
+class _Marked(torch.autograd.Function):
+    """The penalty itself; its node in the graph holds the token."""
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, token: _Token) -> Tensor:
+        ctx.token = token
+        return total.view_as(total)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        ctx.token.taken = True
+        return gradients[0], None
 
 
 def _event(data: Mapping[str, Any]) -> DropEvent:
