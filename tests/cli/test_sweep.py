@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli import LISTENING
 from tests.experiments.own_target import OWN
 from typer.testing import CliRunner, Result
 
@@ -68,7 +69,7 @@ def test_help_has_an_example_and_says_what_zero_is() -> None:
 
 
 def test_ctrl_c_stops_all_runs_with_checkpoints(tmp_path: Path) -> None:
-    start = [sys.executable, "-c", "from nodedrop.cli import main; main()", "sweep", "mnist", "--out", str(tmp_path)]
+    start = [sys.executable, "-c", LISTENING, "sweep", "mnist", "--out", str(tmp_path)]
     nets = ["--network", f"{TARGET}:broken,{TARGET}:net,{TARGET}:wide", "--workers", "2", "--lam", "1e-3"]
     tiny = ["--set", f"data={TARGET}:data", "--set", "epochs=1000000", "--set", "batch=40"]
     environment = {**os.environ, "PYTHONPATH": "."}
@@ -78,8 +79,8 @@ def test_ctrl_c_stops_all_runs_with_checkpoints(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert "out of luck" in process.stderr.readline()  # so the second run is under way, or about to be
         os.killpg(process.pid, signal.SIGINT)
-        said = process.stderr.read()
-        assert process.wait() == 130
+        said = process.communicate(timeout=120)[1]
+        assert process.returncode == 130
     assert "stopped with 1 of 3 runs ended; go on with the same command: nodedrop sweep mnist" in said
     assert "Traceback" not in said
     for config in tmp_path.glob("*/config.json"):

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli import LISTENING
 from tests.experiments.own_target import OWN
 from typer.testing import CliRunner, Result
 
@@ -106,14 +107,14 @@ def test_help_has_an_example() -> None:
 
 def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    start = [sys.executable, "-c", "from nodedrop.cli import main; main()", "train"]
+    start = [sys.executable, "-c", LISTENING, "train"]
     mine = [*MINE[:4], "--set", "epochs=3000", "--set", "batch=40", "--set", "evaluate=3", "--out", str(folder)]
     with subprocess.Popen([*start, *mine], stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("epoch 3/3000")
         process.send_signal(signal.SIGINT)
-        said = process.stderr.read()
-        assert process.wait() == 130
+        said = process.communicate(timeout=120)[1]
+        assert process.returncode == 130
     assert said.splitlines()[-1] == f"stopped; go on with: nodedrop train --resume --out {folder}"
     (checkpoint,) = folder.glob("checkpoint/*")
     assert checkpoint.stat().st_size > 0
