@@ -179,10 +179,11 @@ class Checkpoints:
             raise InputError(f"the folder '{self.folder}' cannot be read: {reason(error)}") from None
 
     def _clear(self) -> None:
-        """Remove what a killed write has left."""
-        for path in self.folder.glob(f".step-*{SUFFIX}"):
-            with suppress(OSError):
-                path.unlink()
+        """Remove what a killed write has left, under our own temporary name or under that of safetensors."""
+        for pattern in (f".step-*{SUFFIX}", ".tmp??????"):
+            for path in self.folder.glob(pattern):
+                with suppress(OSError):
+                    path.unlink()
 
 
 def _step(path: Path) -> int:
