@@ -1,7 +1,7 @@
 """The long run: python -m tests.fuzz [NETWORKS] [WORKERS]
 
 Chunk after chunk of random networks, each drawn from its own seed, in worker processes forked from this one, so that
-all run the sources as they were at the start. What is done is recorded in results/fuzz.json as it goes; the next call
+all run the sources as they were at the start. What is done is recorded in results/bench/fuzz.json as it goes; the next call
 with the same sources goes on from there.
 """
 
@@ -26,7 +26,7 @@ from .generator import Description, descriptions
 from .test_random_networks import TOGETHER, check
 
 ROOT = Path(__file__).parents[2]
-RECORD = ROOT / "results" / "fuzz.json"
+RECORD = ROOT / "results" / "bench" / "fuzz.json"
 CORE = ("tracing", "bounds", "proof", "planning", "surgery", "kernels", "[ai]*.py", "session.py")
 
 

@@ -93,6 +93,8 @@ def main(task: str, folder: Path) -> None:
             if rank == 1:
                 os._exit(7)
             drop.drop()
+        elif task == "static":
+            nd.NodeDrop(DistributedDataParallel(make(), static_graph=True), None, data(0)[0][:2])
         elif task == "absent":
             train(model, share, timeout=3.0, late=rank == 1)
     except nd.NodeDropError as error:

@@ -59,3 +59,9 @@ def test_a_process_that_does_not_come_stops_the_others(task: str, tmp_path: Path
     if task == "absent":
         text = (tmp_path / "rank0.txt").read_text()
         assert text.startswith("CutError: another process did not come to drop() within 3 s")
+
+
+def test_a_static_graph_is_refused(tmp_path: Path) -> None:
+    assert launch("static", tmp_path, 2)[0] != 0
+    for rank in range(2):
+        assert (tmp_path / f"rank{rank}.txt").read_text().startswith("InputError: DistributedDataParallel(static_graph")

@@ -188,6 +188,7 @@ class NodeDrop:
         if self._watch is not None:
             self._watch.check()
         if self._ranks is not None:
+            self._ranks.agree(f"drop() after step {self.step}")
             self._ranks.share_buffers()
         outcome = self._session.cut_(self.on_collapse)
         if outcome.removed:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import CutError
+from ..errors import CutError, InputError
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | None]:
@@ -29,6 +29,10 @@ class Ranks:
     """The processes behind a DistributedDataParallel wrapper."""
 
     def __init__(self, wrapper: DistributedDataParallel, timeout: float) -> None:
+        if getattr(wrapper, "static_graph", False):
+            raise InputError(
+                "DistributedDataParallel(static_graph=True) cannot follow a cut, which changes the graph; leave it out"
+            )
         self.wrapper, self._timeout = wrapper, timedelta(seconds=timeout)
         members = dist.get_process_group_ranks(wrapper.process_group)
         self._members = members
