@@ -1,8 +1,8 @@
 """The long run: python -m tests.fuzz [NETWORKS] [WORKERS]
 
 Chunk after chunk of random networks, each drawn from its own seed, in worker processes forked from this one, so that
-all run the sources as they were at the start. What is done is recorded in results/bench/fuzz.json as it goes; the next call
-with the same sources goes on from there.
+all run the sources as they were at the start. What is done is recorded in results/bench/fuzz.json as it goes; the next
+call with the same sources goes on from there.
 """
 
 from __future__ import annotations
