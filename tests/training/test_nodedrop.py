@@ -244,6 +244,15 @@ def test_layers_written_by_hand_are_penalised_like_any_other() -> None:
     assert [tuple(p.shape) for p in (model.a, model.b, model.c)] == [(3, 4), (3, 4), (3, 5)]
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_transposed_convolutions_are_penalised(groups: int) -> None:
+    model = nn.Sequential(nn.ConvTranspose2d(4, 8, 3, groups=groups), nn.ReLU(), nn.Conv2d(8, 2, 1)).double()
+    drop = NodeDrop(model, None, torch.rand(2, 4, 5, 5, dtype=torch.float64), lam=1.0)
+    expected = model[0].weight.clamp(min=0).sum() + (model[0].bias + 1.0).abs().sum()
+    torch.testing.assert_close(drop.penalty(), expected)
+    assert drop.widths == {"0": 8}
+
+
 def test_hooks_go_on_and_computed_weights_are_left_alone_with_a_sentence() -> None:
     layers = [part for width in (3, 4, 4) for part in (nn.Linear(width, 4), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(4, 2))

@@ -78,7 +78,8 @@ def _target(structure: Structure, layer: Layer) -> Target | None:
         positions = prod(norm.shape[2:])
     bias = _bias(graph, node, len(layer.labels))
     computed = layer.weight not in {_parameter(graph, arg) for arg in node.args}
-    return Target(layer.name, layer.weight, bias, groups, layer.axis == 1, scale, shift, positions, computed)
+    turned = layer.axis == 1 or "transpose" in node.op
+    return Target(layer.name, layer.weight, bias, groups, turned, scale, shift, positions, computed)
 
 
 def _bias(graph: Graph, node: Node, units: int) -> str | None:
