@@ -265,6 +265,7 @@ def test_hooks_go_on_and_computed_weights_are_left_alone_with_a_sentence() -> No
         drop = NodeDrop(model, None, torch.rand(2, 3))
     assert [target.layer for target in drop.targets] == ["0", "2"]
     with torch.no_grad():
+        model[0].bias.fill_(1.0)
         model[0].bias[1] = -9.0
     assert drop.drop() is not None
     seen.clear()
@@ -425,7 +426,7 @@ def test_the_change_in_eval_mode_is_measured_on_the_samples_given() -> None:
     for samples in (None, torch.tensor([[0.99, 0.5, 0.5]]).double()):
         side = copy.deepcopy(model)
         example = torch.full((8, 3), 0.5, dtype=torch.float64)
-        drop = NodeDrop(side, None, example, domain=(0.0, 1.0), lam=0.0, evidence="batch-proved", samples=samples)
+        drop = NodeDrop(side, None, example, lam=0.0, evidence="batch-proved", batch_size=8, samples=samples)
         event = drop.drop()
         assert event is not None
         changes.append(event.eval_change)
@@ -459,3 +460,48 @@ def test_bad_input() -> None:
     loss = model(example).sum() + first.penalty()
     del loss  # a step that was given up leaves no graph behind
     first.drop()
+
+
+def test_what_would_fail_later_is_refused_at_once() -> None:
+    model, example = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.rand(2, 3)
+    with pytest.raises(InputError, match="LBFGS keeps state"):
+        NodeDrop(model, torch.optim.LBFGS(model.parameters()), example)
+    with pytest.raises(InputError, match="needs batch_size="):
+        NodeDrop(model, None, example, evidence="batch-proved")
+    drop = NodeDrop(model, None, example)
+    with torch.inference_mode(), pytest.raises(InputError, match="inference_mode"):
+        drop.drop()
+
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x) if x.sum() > 0 else self.net(-x)
+
+    with pytest.raises(InputError, match="cannot be traced as a whole"):
+        NodeDrop(Branching(), None, example)
+
+
+def test_a_collapse_that_is_an_error_still_records_what_went() -> None:
+    model = nn.Sequential(nn.Linear(4, 1), nn.ReLU(), nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 2))
+    drop = NodeDrop(model, None, torch.rand(2, 4), on_collapse="error")
+    with torch.no_grad():
+        model[0].bias.fill_(-9.0)
+        model[2].bias.fill_(0.5)
+        model[2].bias[:3] = -9.0
+    with pytest.raises(CollapseError, match="last unit of layer '0'"):
+        drop.drop()
+    assert [len(event.removed) for event in drop.events] == [8 - model[2].out_features] == [3]
+
+
+def test_compiled_copies_go_along() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[0].bias[1] = -9.0
+    copies = [AveragedModel(model), copy.deepcopy(model), AveragedModel(model)]
+    drop = NodeDrop(model, None, torch.rand(2, 3), copies=[torch.compile(item, backend="eager") for item in copies])
+    assert drop.drop() is not None
+    assert [item.get_parameter(name).shape[0] for item, name in
+            zip(copies, ("module.0.weight", "0.weight", "module.0.weight"), strict=True)] == [model[0].out_features] * 3

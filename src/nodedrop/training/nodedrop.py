@@ -13,11 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from .. import functional
 from ..errors import CollapseError, CutError, InputError
 from ..proof import Certificate, Evidence
-from ..session import OnCollapse, Options, Session
+from ..session import OnCollapse, Options, Outcome, Session
 from ..tracing import tensors_of
 from .inputs import InputWatch
 from .ranks import Ranks, unwrapped
@@ -117,6 +118,9 @@ class NodeDrop:
             raise InputError(f"m must be 'elements', 'batch', 'channels' or a number, not {m!r}")
         self.C, self.form, self.norm_form, self.m = C, form, norm_form, m
         self.on_collapse, self.lam_of = on_collapse, dict(lam_of or {})
+        if evidence == "batch-proved" and batch_size is None:
+            raise InputError("evidence='batch-proved' needs batch_size=, the largest batch you will train with")
+        _require_training_possible(optimizer)
         inner, wrapper = unwrapped(model)
         if inner in _IN_USE:
             raise InputError("this model already has a NodeDrop; use that one, or delete it first")
@@ -125,8 +129,12 @@ class NodeDrop:
         )
         self._ranks = None if wrapper is None else Ranks(wrapper, timeout)
         agree = None if self._ranks is None else self._ranks.agree
-        self._open = partial(Session, inner, example_inputs, options, optimizer, copies, agree)
+        same = [_plain(item) for item in copies]
+        self._open = partial(Session, inner, example_inputs, options, optimizer, same, agree)
         self._session = self._open()
+        if any(graph.part for graph in self._session.program.graphs):
+            why = self._session.program.notes[0]
+            raise InputError(f"the model cannot be traced as a whole, so nothing could be cut: {why}")
         self.model = self._session.module
         self._include, self._exclude = include, exclude
         self._batch = batch_size or self._session.example_batch
@@ -185,6 +193,7 @@ class NodeDrop:
                 "drop() was called between penalty() and backward(), and a cut would invalidate the graph in between; "
                 "call it after optimizer.step()"
             )
+        _require_training_possible(None)
         if self._watch is not None:
             self._watch.check()
         if self._ranks is not None:
@@ -196,21 +205,24 @@ class NodeDrop:
             if self._ranks is not None:
                 self._ranks.rebuild()
         collapsed = outcome.collapsed
-        news = self._warn(collapsed)
-        if not outcome.removed and not (news and self.on_collapse == "allow"):
-            return None
-        units = sum(self.widths.values())
-        parameters = sum(p.numel() for p in self.model.parameters())
-        event = DropEvent(
-            self.step, outcome.removed, parameters, units, outcome.difference, outcome.eval_change, collapsed
-        )
-        self.events.append(event)
-        return event
-
-    def _warn(self, collapsed: tuple[str, ...]) -> bool:
-        """Say once that the last unit of a layer is dead; true if there is such news."""
         news = [name for name in collapsed if name not in self._collapsed]
         self._collapsed = collapsed
+        event = None
+        if outcome.removed or (news and self.on_collapse == "allow"):
+            event = self._event(outcome)
+            self.events.append(event)
+        self._warn(news)
+        return event
+
+    def _event(self, outcome: Outcome) -> DropEvent:
+        units = sum(self.widths.values())
+        parameters = sum(p.numel() for p in self.model.parameters())
+        return DropEvent(
+            self.step, outcome.removed, parameters, units, outcome.difference, outcome.eval_change, outcome.collapsed
+        )
+
+    def _warn(self, news: list[str]) -> None:
+        """Say once that the last unit of a layer is dead."""
         if news and self.on_collapse == "error":
             raise CollapseError(f"the last unit of layer '{news[0]}' is dead, and the output constant; try a smaller λ")
         for name in news if self.on_collapse == "keep" else ():
@@ -219,7 +231,6 @@ class NodeDrop:
                 f"λ = {self.lam / 10:g} or lam_of={{'{name}': 0.1}}",
                 stacklevel=3,
             )
-        return bool(news)
 
     def state_dict(self) -> dict[str, Any]:
         """Counters and history, as plain data; weights and optimizer state are saved by `nodedrop.save`."""
@@ -277,6 +288,25 @@ class NodeDrop:
             _IN_USE.discard(model)
             if self._watch is not None:
                 self._watch.close()
+
+
+def _require_training_possible(optimizer: Optimizer | Sequence[Optimizer] | None) -> None:
+    """Refuse at once what would fail at the first cut, or after it."""
+    if torch.is_inference_mode_enabled():
+        raise InputError("what is cut under torch.inference_mode() cannot be trained afterwards; do it outside")
+    given = optimizer if isinstance(optimizer, Sequence) else [optimizer]
+    for kind in (type(item).__name__ for item in given):
+        if kind in ("LBFGS", "Adafactor", "ZeroRedundancyOptimizer"):
+            raise InputError(
+                f"{kind} keeps state that does not have its parameters' shapes and cannot be cut with them; train with "
+                "SGD, Adam, AdamW, RMSprop, Adagrad or NAdam"
+            )
+
+
+def _plain(item: nn.Module) -> nn.Module:
+    """A copy of the model out of compiled wrappers and averages."""
+    item = unwrapped(item)[0]
+    return unwrapped(item.module)[0] if isinstance(item, AveragedModel) else item
 
 
 class _Token:
