@@ -415,6 +415,27 @@ def test_batches_outside_the_domain_are_refused() -> None:
     drop.penalty()
 
 
+def test_inputs_are_checked_by_name_and_whatever_their_shape() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor, y: Tensor, z: Tensor | None = None) -> Tensor:
+            out = self.b(self.a(x + y).relu())
+            return out if z is None else out + z.mean()
+
+    model, low, high = Two(), torch.zeros(2, 3), torch.full((2, 3), 5.0)
+    drop = NodeDrop(model, None, (low, high), domain=[(0.0, 1.0), (4.0, 6.0)])
+    model(y=high, x=low)
+    model(low, high, torch.full((2, 1), 99.0))
+    drop.drop()
+    for call in (lambda: model(y=low, x=low), lambda: model(low, low, low), lambda: model(high[0], high[0])):
+        call()
+        with pytest.raises(InputError, match="outside the declared domain"):
+            drop.drop()
+
+
 def test_the_change_in_eval_mode_is_measured_on_the_samples_given() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)).double()

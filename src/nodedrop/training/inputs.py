@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from ..bounds import Interval
 from ..errors import InputError
-from ..intake import tensor_inputs
 
 
 class InputWatch:
@@ -21,44 +20,47 @@ class InputWatch:
     """
 
     def __init__(self, model: nn.Module, domain: Mapping[str, Interval]) -> None:
-        self._domain = {name: box for name, box in domain.items() if _is_limited(box)}
-        self._count = len(domain)
-        self._places = [k for k, name in enumerate(domain) if name in self._domain]
-        self._seen: list[tuple[Tensor, Tensor]] = []
-        self._hook = model.register_forward_pre_hook(_Hook(self), with_kwargs=True) if self._domain else None
+        self._domain, self._seen = domain, dict[str, tuple[Tensor, Tensor]]()
+        limited = any(_is_limited(box) for box in domain.values())
+        self._hook = model.register_forward_pre_hook(_Hook(self), with_kwargs=True) if limited else None
 
     def close(self) -> None:
         """Take the hook off the model."""
         if self._hook is not None:
             self._hook.remove()
 
-    def note(self, inputs: list[Tensor]) -> None:
-        """Take the extremes of one batch."""
-        if len(inputs) != self._count:
-            return
-        found = []
-        for place, box in zip(self._places, self._domain.values(), strict=True):
-            value = inputs[place].detach()
-            if value.dim() != box.lo.dim() or not value.numel():
-                return
-            axes = [d for d in range(value.dim()) if box.lo.size(d) == 1]
-            found.append((value.amin(axes, keepdim=True), value.amax(axes, keepdim=True)))
-        if not self._seen:
-            self._seen = found
-        elif all(a[0].shape == b[0].shape for a, b in zip(self._seen, found, strict=True)):
-            pairs = zip(self._seen, found, strict=True)
-            self._seen = [(torch.minimum(a[0], b[0]), torch.maximum(a[1], b[1])) for a, b in pairs]
+    def note(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Take the extremes of one batch: keyword inputs by name, the others in the order of the domain."""
+        tensors = [value for value in args if isinstance(value, Tensor)]
+        given = dict(zip((name for name in self._domain if name not in kwargs), tensors, strict=False))
+        given |= {name: value for name, value in kwargs.items() if isinstance(value, Tensor)}
+        for name, value in given.items():
+            box = self._domain.get(name)
+            if box is None or not _is_limited(box) or not value.numel():
+                continue
+            axes = list(range(value.dim()))
+            if box.lo.numel() > 1:
+                if value.dim() != box.lo.dim():
+                    continue
+                axes = [d for d in axes if box.lo.size(d) == 1]
+            lo, hi = (value.detach().amin(axes, keepdim=True), value.detach().amax(axes, keepdim=True))
+            before = self._seen.get(name)
+            if before is not None and before[0].shape == lo.shape:
+                lo, hi = torch.minimum(before[0], lo), torch.maximum(before[1], hi)
+            self._seen[name] = (lo, hi)
 
     @property
     def free(self) -> bool:
         """Whether a check costs no wait for a device."""
-        return all(lo.device.type == "cpu" for lo, _ in self._seen)
+        return all(lo.device.type == "cpu" for lo, _ in self._seen.values())
 
     def check(self) -> None:
         """An error if a batch since the last check lay outside the domain."""
-        seen, self._seen = self._seen, []
-        for (name, box), (lo, hi) in zip(self._domain.items(), seen, strict=False):
-            least, most = lo.double().cpu(), hi.double().cpu()
+        seen, self._seen = self._seen, {}
+        for name, (lo, hi) in seen.items():
+            box, least, most = self._domain[name], lo.double().cpu(), hi.double().cpu()
+            if box.lo.numel() == 1:
+                least, most = least.reshape_as(box.lo), most.reshape_as(box.hi)
             if not bool(((least >= box.lo) & (most <= box.hi)).all()):  # NaN is outside, too
                 ends, declared = (least.min(), most.max()), (box.lo.min(), box.hi.max())
                 raise InputError(
@@ -77,7 +79,7 @@ class _Hook:
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         owner = self._owner()
         if owner is not None and not torch.compiler.is_compiling():
-            owner.note(tensor_inputs((*args, *kwargs.values())))
+            owner.note(args, kwargs)
 
     def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
         return _Hook, ()
