@@ -17,6 +17,7 @@ from torch.nn import functional as F
 import nodedrop as nd
 from nodedrop import session
 from nodedrop.errors import CollapseError, InputError, TraceError
+from nodedrop.tracing import trace
 
 from .exactness import run
 
@@ -398,3 +399,23 @@ def test_a_declared_batch_counts_the_rows_folded_into_it(batch_size: int | None,
     assert len(nd.compact_(net, torch.rand(2, 6, 3), mode="train", batch_size=batch_size).removed) == gone
     for x in (spike, 1.0 - spike):
         torch.testing.assert_close(net.train()(x), old.train()(x), rtol=0.0, atol=1e-12)
+
+
+class ReadsStatistics(nn.Module):
+    """Its training pass reads the mean that batch norm has just written."""
+
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.reads, self.norm, self.head = reads, nn.BatchNorm1d(3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        return self.head((y + self.norm.running_mean if self.reads else y).relu())
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_statistics_that_something_else_reads_have_a_data_edge(reads: bool) -> None:
+    graph = next(g for g in trace(ReadsStatistics(reads), torch.rand(4, 3)).graphs if g.mode == "train")
+    written = {buffer for buffer, _ in graph.mutations}
+    assert bool(written) == reads
+    assert any(node.op == "aten.batch_norm.default" for node in graph.nodes) != reads

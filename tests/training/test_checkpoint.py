@@ -76,6 +76,7 @@ def test_no_checkpoint_at_all(tmp_path: Path) -> None:
 
 def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     (tmp_path / ".step-00000003.safetensors.0123abcd.tmp").write_bytes(b"half of it")
+    (tmp_path / ".tmpiY2vcm").touch()  # safetensors has a temporary name of its own
     (tmp_path / "notes.txt").touch()
     run = Run(tmp_path, keep=3)
     for step in (1, 2, 5, 7, 100_000_000):
