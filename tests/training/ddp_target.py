@@ -63,6 +63,8 @@ def train(
 def main(task: str, folder: Path) -> None:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     net = make()
+    if task == "absent":
+        net.register_buffer("statistics", torch.zeros(3))  # a buffer to be shared, but only among those who came
     if world == 1:
         drop = train(net, slice(None))
         torch.save((net.state_dict(), [e.step for e in drop.events]), folder / "single.pt")
