@@ -305,11 +305,10 @@ class Session:
                 raise InputError(
                     f"the state does not fit the model: it has {len(kept)} units for '{key}'; load its weights first"
                 )
+        self._origin |= {_place(key): list(kept) for key, kept in state["origin"].items()}
+        self._proven |= {_place(key) for key in state["proven"]}
         for key, slot in own.items():
-            place, reason = (slot.tensor, slot.axis), state["blocked"].get(key)
-            self._origin[place] = list(state["origin"].get(key, range(slot.labels.numel())))
-            if key in state["proven"]:
-                self._proven.add(place)
+            reason = state["blocked"].get(key)
             if reason is not None:
                 labels = self.structure.representative[slot.labels].reshape(-1).tolist()
                 self.blocked.update(dict.fromkeys(labels, reason))
@@ -384,6 +383,12 @@ class Session:
 def _key(slot: tuple[str, int]) -> str:
     """A tensor's axis as one word for a JSON file."""
     return f"{slot[0]}:{slot[1]}"
+
+
+def _place(key: str) -> tuple[str, int]:
+    """A tensor's axis out of such a word."""
+    tensor, _, axis = key.rpartition(":")
+    return tensor, int(axis)
 
 
 def _digest(proposal: Plan) -> str:

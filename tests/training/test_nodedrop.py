@@ -457,7 +457,7 @@ def test_the_change_in_eval_mode_is_measured_on_the_samples_given() -> None:
 def test_bad_input() -> None:
     model, example = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.rand(2, 3)
     for options, words in [
-        ({"lam": -1.0}, "λ must be at least 0"),
+        ({"lam": -1.0}, "λ must be a number from 0 on"),
         ({"C": 0.0}, "C must be above 0"),
         ({"m": "pixels"}, "m must be"),
         ({"on_collapse": "ignore"}, "on_collapse"),

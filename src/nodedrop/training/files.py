@@ -10,6 +10,7 @@ The weights lie in a `container` under their own names. Its document holds, besi
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,12 @@ def load(model: nn.Module, path: File | Mapping[str, Tensor], *, optimizer: Opti
     module = plain(model)
     saved = read(path)
     values = matched(module, saved)
+    if saved.document.get("model", type(module).__name__) != type(module).__name__:
+        warnings.warn(
+            f"{saved.where} was written from a {saved.document['model']}, and {type(module).__name__} has tensors of "
+            "the same names; make sure that it computes the same",
+            stacklevel=2,
+        )
     state = None
     if optimizer is not None:
         state = optimizers.fitting(optimizer, [module], saved.document.get("parts", {}).get("optimizer"), saved.where)

@@ -16,12 +16,14 @@ from ..errors import InputError
 class InputWatch:
     """Remembers the extremes of every batch the model has seen; `check` compares them with the domain.
 
-    A forward hook takes the extremes, without waiting for the device. `check` reads them, and waits.
+    A forward hook takes the extremes, without waiting for the device. `check` reads them, and waits. `largest` is the
+    size of training batches that the proofs allow, if they do not allow any.
     """
 
-    def __init__(self, model: nn.Module, domain: Mapping[str, Interval]) -> None:
+    def __init__(self, model: nn.Module, domain: Mapping[str, Interval], largest: int | None = None) -> None:
         self._domain, self._seen = domain, dict[str, tuple[Tensor, Tensor]]()
-        limited = any(_is_limited(box) for box in domain.values())
+        self._largest, self._batch = largest, 0
+        limited = largest is not None or any(_is_limited(box) for box in domain.values())
         self._hook = model.register_forward_pre_hook(_Hook(self), with_kwargs=True) if limited else None
 
     def close(self) -> None:
@@ -29,11 +31,13 @@ class InputWatch:
         if self._hook is not None:
             self._hook.remove()
 
-    def note(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def note(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, training: bool) -> None:
         """Take the extremes of one batch: keyword inputs by name, the others in the order of the domain."""
         tensors = [value for value in args if isinstance(value, Tensor)]
         given = dict(zip((name for name in self._domain if name not in kwargs), tensors, strict=False))
         given |= {name: value for name, value in kwargs.items() if isinstance(value, Tensor)}
+        if training:
+            self._batch = max([self._batch, *(len(value) for value in given.values() if value.dim())])
         for name, value in given.items():
             box = self._domain.get(name)
             if box is None or not _is_limited(box) or not value.numel():
@@ -55,7 +59,13 @@ class InputWatch:
         return all(lo.device.type == "cpu" for lo, _ in self._seen.values())
 
     def check(self) -> None:
-        """An error if a batch since the last check lay outside the domain."""
+        """An error if a batch since the last check lay outside the domain, or was too large."""
+        batch, self._batch = self._batch, 0
+        if self._largest is not None and batch > self._largest:
+            raise InputError(
+                f"a training batch had {batch} samples, but the proofs hold up to batch_size={self._largest}; "
+                "give the largest batch you train with"
+            )
         seen, self._seen = self._seen, {}
         for name, (lo, hi) in seen.items():
             box, least, most = self._domain[name], lo.double().cpu(), hi.double().cpu()
@@ -79,7 +89,7 @@ class _Hook:
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         owner = self._owner()
         if owner is not None and not torch.compiler.is_compiling():
-            owner.note(args, kwargs)
+            owner.note(args, kwargs, training=module.training)
 
     def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
         return _Hook, ()

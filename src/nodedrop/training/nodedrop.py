@@ -109,7 +109,7 @@ class NodeDrop:
         check_inputs: bool = True,
         timeout: float = 300.0,
     ) -> None:
-        self._schedule: Schedule = lam if callable(lam) else constant(float(lam))
+        self._schedule: Schedule = lam if callable(lam) else constant(lam)
         if not C > 0:
             raise InputError(f"C must be above 0, not {C}")
         if on_collapse not in ("keep", "error", "allow"):
@@ -122,8 +122,8 @@ class NodeDrop:
             raise InputError("evidence='batch-proved' needs batch_size=, the largest batch you will train with")
         _require_training_possible(optimizer)
         inner, wrapper = unwrapped(model)
-        if inner in _IN_USE:
-            raise InputError("this model already has a NodeDrop; use that one, or delete it first")
+        if any(part in _IN_USE for part in inner.modules()) or any(inner in root.modules() for root in _IN_USE):
+            raise InputError("this model, or a part of it, already has a NodeDrop; use that one, or delete it first")
         options = Options(
             domain, evidence, batch_size=batch_size, samples=samples, dtype=dtype, constants=False, unread=False
         )
@@ -138,6 +138,7 @@ class NodeDrop:
         self.model = self._session.module
         self._include, self._exclude = include, exclude
         self._batch = batch_size or self._session.example_batch
+        self.targets = tuple[Target, ...]()
         self._refresh()
         for target in self._computed:
             warnings.warn(
@@ -150,12 +151,17 @@ class NodeDrop:
                 "the model has no layer that NodeDrop can act on: none is followed by an activation with a zero region "
                 "(ReLU, SoftClampedReLU, Hardtanh(0, 1), …)"
             )
+        for pattern in self.lam_of:
+            if not any(fnmatchcase(target.layer, pattern) for target in self.targets):
+                names = ", ".join(target.layer for target in self.targets)
+                raise InputError(f"lam_of names '{pattern}', and no layer that the penalty acts on does: {names}")
         _IN_USE.add(self.model)
-        self._watch = InputWatch(model, self._session.domain) if check_inputs else None
+        largest = batch_size if evidence == "batch-proved" else None
+        self._watch = InputWatch(model, self._session.domain, largest) if check_inputs else None
         self._collapsed: tuple[str, ...] = ()
         self.step = 0
         self.events: list[DropEvent] = []
-        self._pending: Callable[[], _Token | None] = lambda: None
+        self._pending: weakref.WeakSet[_Token] = weakref.WeakSet()
 
     @property
     def lam(self) -> float:
@@ -177,23 +183,26 @@ class NodeDrop:
         lam = self.lam
         self.step += 1
         terms = [factor * term() for factor, term in self._terms if lam * factor > 0] if lam > 0 else []
-        if not terms:
-            return torch.zeros((), device=next(self.model.parameters()).device)
-        total: Tensor = lam * torch.stack(terms).sum()
+        nothing = torch.zeros((), device=next(self.model.parameters()).device, requires_grad=True)
+        total = lam * torch.stack(terms).sum() if terms else nothing
         token = _Token()
-        self._pending = weakref.ref(token)
+        self._pending.add(token)
         marked: Tensor = _Marked.apply(total, token)  # type: ignore[no-untyped-call]
         return marked
 
     def drop(self) -> DropEvent | None:
         """Cut what is dead now. Returns what went, or None."""
-        pending = self._pending()
-        if pending is not None and not pending.taken:
+        if any(not token.taken for token in self._pending):
             raise CutError(
                 "drop() was called between penalty() and backward(), and a cut would invalidate the graph in between; "
                 "call it after optimizer.step()"
             )
         _require_training_possible(None)
+        if self._shapes != _shapes(self.model):
+            raise InputError(
+                "the model's tensors changed their shapes by other hands than this NodeDrop's; after loading or "
+                "compacting a model make a new NodeDrop, or load this one's state with load_state_dict()"
+            )
         if self._watch is not None:
             self._watch.check()
         if self._ranks is not None:
@@ -251,10 +260,16 @@ class NodeDrop:
         self.events = [_event(data) for data in state["events"]]
 
     def _refresh(self) -> None:
-        found = find_targets(self._session.structure, self._include, self._exclude)
-        self.targets = tuple(target for target in found if not target.computed)
-        self._computed = tuple(target for target in found if target.computed)
         tensors = tensors_of(self.model)
+        found = find_targets(self._session.structure, self._include, self._exclude)
+        self._computed = tuple(target for target in found if target.computed)
+        now = {target.weight: target for target in found if not target.computed}
+        # The graph does not tell an axis of one unit from no axis, but its layer is penalised as before.
+        alone = {target.weight: target for target in self.targets if target.units(tensors[target.weight]) == 1}
+        order = [target.weight for target in self.targets]
+        kept = [now.pop(name, alone.get(name)) for name in order]
+        self.targets = (*(target for target in kept if target is not None), *now.values())
+        self._shapes = _shapes(self.model)
         self._terms = [(self._factor(target), self._term(target, tensors)) for target in self.targets]
 
     def _factor(self, target: Target) -> float:
@@ -288,6 +303,10 @@ class NodeDrop:
             _IN_USE.discard(model)
             if self._watch is not None:
                 self._watch.close()
+
+
+def _shapes(model: nn.Module) -> list[tuple[int, ...]]:
+    return [tuple(p.shape) for p in model.parameters()]
 
 
 def _require_training_possible(optimizer: Optimizer | Sequence[Optimizer] | None) -> None:

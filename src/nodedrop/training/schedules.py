@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from ..errors import InputError
 
@@ -57,5 +58,6 @@ def anneal(start: float, end: float, steps: int, *, after: int = 0, hold: int = 
 
 
 def _check(lam: float) -> None:
-    if not lam >= 0:
-        raise InputError(f"λ must be at least 0, not {lam}")
+    value: object = lam
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < inf:
+        raise InputError(f"λ must be a number from 0 on, not {lam!r}")
