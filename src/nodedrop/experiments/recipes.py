@@ -97,8 +97,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         "MNIST, four convolutions and a dense layer",
         paper=_MNIST,
         short=replace(_MNIST, epochs=2, batch=50, lr=2e-3, decay="cosine", quiet=0.2, fade=0.5, evaluate=1),
-        differs="2 epochs for 480, with batches of 50 for 1024, so that there are 2,400 steps for 28,000; a learning rate "
-        "of 2e-3 that decays to zero; no penalty for the first 240 steps, and λ fading over the second half of the run",
+        differs="2 epochs for 480, with batches of 50 for 1024, so that there are 2,400 steps for 28,000; a learning "
+        "rate of 2e-3 that decays to zero; no penalty for the first 240 steps, and λ fading over the second half",
     ),
     "cifar10-vgg16": Experiment(
         "CIFAR-10, VGG16 without batch norm",
