@@ -28,6 +28,7 @@ __all__ = [
     "condition_bn",
     "penalty",
     "penalty_bn",
+    "penalty_gn",
     "penalty_ln",
     "soft_clamped_relu",
     "upper_bound",
@@ -195,7 +196,7 @@ NORM_PENALTY_FORMS: Mapping[str, NormPenaltyForm] = MappingProxyType(
         ),
     }
 )
-"""The forms of `penalty_bn` and `penalty_ln`, by name."""
+"""The forms of `penalty_bn`, `penalty_gn` and `penalty_ln`, by name."""
 
 
 def penalty(
@@ -291,6 +292,45 @@ def penalty_ln(
         scaled = scaled - scaled.mean(dim=1, keepdim=True)
     radius = math.sqrt(width) * torch.linalg.vector_norm(scaled, dim=1)
     return chosen.join(radius, centre, C).sum()
+
+
+def penalty_gn(
+    weight: Tensor,
+    bias: Tensor | None,
+    gn_weight: Tensor | None,
+    gn_bias: Tensor | None,
+    count: int,
+    *,
+    C: float = 1.0,
+    form: str = "paper",
+    rectified: bool = False,
+    groups: int = 1,
+) -> Tensor:
+    """Sum the penalty over units that read a group norm over `count` values, or an instance norm.
+
+    Each value lies within `r = |γ|√(count−1)` of β, so `z = w·x + b` stays within `|w|·r` of `w·β + b`. With
+    `rectified`, an activation lies in between and x in `[0, max(r + β, 0)]`: the radius is `max(w,0)·max(r + β, 0)`,
+    the centre b. The forms are those of `penalty_ln`.
+
+    >>> weight, gamma, beta = torch.tensor([[0.5, -0.5]]), torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5])
+    >>> penalty_gn(weight, None, gamma, beta, count=10).item()  # 3 + |0 + 1|
+    4.0
+    >>> penalty_gn(weight, None, gamma, beta, count=10, rectified=True).item()  # 0.5 · 3.5 + |0 + 1|
+    2.75
+    """
+    chosen = _choose(NORM_PENALTY_FORMS, form)
+    _check_constant(C)
+    units = _widen(_split_units(weight, groups, False))
+    one = torch.ones((), dtype=units.dtype, device=units.device)
+    radius = math.sqrt(max(count - 1, 0)) * (one if gn_weight is None else gn_weight.to(units.dtype).abs())
+    shift = 0 * one if gn_bias is None else gn_bias.to(units.dtype)
+    centre = _unit_bias(bias, units)
+    if rectified:
+        most = _spread_inputs(torch.relu(radius + shift), units, "the scale of the norm")
+        return chosen.join((torch.relu(units) * most).sum(dim=(2, 3)).flatten(), centre, C).sum()
+    reach = (units.abs() * _spread_inputs(radius, units, "the scale of the norm")).sum(dim=(2, 3)).flatten()
+    middle = (units * _spread_inputs(shift, units, "the shift of the norm")).sum(dim=(2, 3)).flatten()
+    return chosen.join(reach, centre + middle, C).sum()
 
 
 def _split_units(weight: Tensor, groups: int, transposed: bool) -> Tensor:

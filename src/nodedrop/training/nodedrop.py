@@ -21,6 +21,7 @@ from ..proof import Certificate, Evidence
 from ..session import OnCollapse, Options, Outcome, Session
 from ..tracing import tensors_of
 from .inputs import InputWatch
+from .norms import Norm
 from .ranks import Ranks, unwrapped
 from .schedules import Schedule, constant
 from .targets import Target, find_targets
@@ -283,6 +284,8 @@ class NodeDrop:
             affine = tensors[target.scale], tensors[target.shift]
             return partial(functional.penalty_bn, *affine, self._count(target, tensors), C=self.C, form=self.norm_form)
         bias = tensors[target.bias] if target.bias is not None else None
+        if target.reads is not None:
+            return _reading(target.reads, target, tensors, bias, C=self.C, form=self.norm_form)
         return partial(
             functional.penalty, tensors[target.weight], bias, C=self.C, form=self.form,
             groups=target.groups, transposed=target.transposed,
@@ -303,6 +306,17 @@ class NodeDrop:
             _IN_USE.discard(model)
             if self._watch is not None:
                 self._watch.close()
+
+
+def _reading(
+    norm: Norm, target: Target, tensors: Mapping[str, Tensor], bias: Tensor | None, *, C: float, form: str
+) -> Callable[[], Tensor]:
+    """The penalty of a layer whose inputs a norm bounds."""
+    scale, shift = (tensors[name] if name is not None else None for name in (norm.scale, norm.shift))
+    known = partial(functional.penalty_ln, rms=norm.kind == "rms")
+    if norm.kind == "group":
+        known = partial(functional.penalty_gn, count=norm.count, rectified=norm.rectified, groups=target.groups)
+    return partial(known, tensors[target.weight], bias, scale, shift, C=C, form=form)
 
 
 def _shapes(model: nn.Module) -> list[tuple[int, ...]]:

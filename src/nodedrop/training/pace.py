@@ -1,32 +1,38 @@
-"""When to look for dead units: often while they die, seldom when they do not."""
+"""When to look for dead units: often while many die, seldom when few do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import sqrt
 
 from ..errors import InputError
 
 
 class Pace:
-    """Counts steps to the next `drop()`. The wait halves after a cut and doubles after a look that found nothing.
+    """Counts steps to the next `drop()`; the wait follows from how much of the network the last one removed.
 
-    A look costs less than a tenth of a training step, so with at least 10 steps in between it stays below one per cent
-    of the run. Only steps count, not seconds: the same run cuts at the same steps on every machine.
+    Looking every w steps at units that die at a rate r (a share of the network per step) costs cost/w of a step for the
+    cuts and r·w/2 for the dead that are carried along. The sum is least at w = √(2·cost/r), and r is what the last look
+    removed over the steps it waited. A look that removed nothing doubles the wait. Only steps count, not seconds: the
+    same run cuts at the same steps on every machine.
 
-    >>> pace = Pace(least=10, most=80)
-    >>> looks = []
-    >>> for step in range(200):
+    `cost` is that of a cut in training steps. It may be off by a factor: the sum is flat around its least value.
+
+    >>> pace, looks, removed = Pace(least=10, most=80, cost=2.0), [], [0.4, 0.1, 0.0, 0.0]
+    >>> for step in range(180):
     ...     if pace.due():
     ...         looks.append(step)
-    ...         pace.saw(found=len(looks) <= 2)
+    ...         pace.saw(removed[len(looks) - 1])
     >>> looks
-    [9, 19, 29, 49, 89, 169]
+    [9, 19, 39, 79, 159]
     """
 
-    def __init__(self, least: int = 10, most: int = 1000) -> None:
+    def __init__(self, least: int = 10, most: int = 1000, cost: float = 2.0) -> None:
         if not 1 <= least <= most:
             raise InputError(f"a pace needs 1 ≤ least ≤ most, not {least} and {most}")
-        self.least, self.most = least, most
+        if not cost > 0:
+            raise InputError(f"the cost of a cut must be above 0 steps, not {cost}")
+        self.least, self.most, self.cost = least, most, cost
         self._wait, self._left = least, least
 
     def due(self) -> bool:
@@ -34,9 +40,10 @@ class Pace:
         self._left -= 1
         return self._left <= 0
 
-    def saw(self, found: bool) -> None:
-        """Tell whether the look led to a cut."""
-        self._wait = max(self._wait // 2, self.least) if found else min(self._wait * 2, self.most)
+    def saw(self, share: float) -> None:
+        """Tell what share of the network the look removed, such as of its units."""
+        best = sqrt(2 * self.cost * self._wait / share) if share > 0 else 2 * self._wait
+        self._wait = min(max(round(best), self.least), self.most)
         self._left = self._wait
 
     def state_dict(self) -> dict[str, int]:
