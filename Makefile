@@ -13,7 +13,7 @@ PYTEST := $(SINGLE) $(BIN)/python -m pytest --numprocesses $(WORKERS) --duration
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test fuzz lint types bench clean
+.PHONY: help setup demo test fuzz lint types docs bench clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,9 @@ lint: $(VENV)/.dev ## ruff
 
 types: $(VENV)/.dev ## mypy, strict on src
 	$(BIN)/mypy
+
+docs: $(VENV)/.dev ## build the documentation as a site
+	$(BIN)/mkdocs build --strict --site-dir build/site
 
 bench: $(VENV)/.core ## measure, and write the records to results/bench
 	$(BIN)/nodedrop bench --results results/bench
