@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..activations import ClampedReLU, SoftClampedReLU
 from ..errors import InputError
+from .transformer import Decoder
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "soft": SoftClampedReLU,
@@ -141,6 +142,7 @@ NETWORKS: dict[str, Network] = {
     "vgg16": Network(Plain(_VGG16, dense=512, padding=1), Options()),
     "densenet40": Network(Dense(layers=12, growth=12), Options()),
     "densenet40-active": Network(Dense(layers=12, growth=12, active=True), Options()),
+    "text-transformer": Network(Decoder(blocks=3, width=96, heads=4), Options(activation="relu", init="torch")),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from ..errors import InputError
 from ..functional import NORM_PENALTY_FORMS, PENALTY_FORMS
-from .data import SOURCES
+from .data import SOURCES, TEXT
 from .networks import ACTIVATIONS, NETWORKS
 from .own import is_own
 
@@ -92,6 +92,10 @@ _SMALL: dict[str, Any] = {"width": 0.25, "epochs": 12, "batch": 128, "decay": "c
 _QUARTER = "a quarter of the width, 12 epochs for 200, batch 128, cosine decay, one epoch without penalty for five"
 _HALF = "half the width, 20,000 images, 12 epochs for 300, batch 128, cosine decay, one epoch without penalty for five"
 
+_TEXT = Recipe(
+    network="text-transformer", data=TEXT, epochs=12, batch=32, lr=2e-3, decay="cosine", lam=1e-4, quiet=1, fade=0.5,
+)  # fmt: skip
+
 EXPERIMENTS: dict[str, Experiment] = {
     "mnist": Experiment(
         "MNIST, four convolutions and a dense layer",
@@ -129,6 +133,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         paper=_DENSENET_BN,
         short=replace(_DENSENET_BN, **(_SMALL | {"width": 0.5, "images": 20000})),
         differs=_HALF,
+    ),
+    "text": Experiment(
+        "The text of Python's help, a transformer of three blocks with ReLU",
+        paper=_TEXT,
+        short=_TEXT,
+        differs="nothing: the paper has no transformer",
     ),
     "cifar100-vgg16-bn": Experiment(
         "CIFAR-100, VGG16 with batch norm",
@@ -252,7 +262,7 @@ def _is_domain(text: str) -> bool:
 _ABOVE: Rule = (lambda value: 0 < value < math.inf, "above 0")
 _WANTED: dict[str, Rule] = {
     "network": _or_own(NETWORKS),
-    "data": _or_own(SOURCES),
+    "data": _or_own((*SOURCES, TEXT)),
     "domain": (_is_domain, "two numbers such as '0,1', the smaller one first"),
     "epochs": _least(1),
     "batch": _least(2),

@@ -144,7 +144,7 @@ class Run:
         self.scheduler = LambdaLR(self.optimizer, rate(recipe, per_epoch))
         self.drop = NodeDrop(
             self.model, self.optimizer, example(recipe, data, 16),
-            lam=pressure(recipe, per_epoch), C=recipe.C, domain=domain_of(recipe),
+            lam=pressure(recipe, per_epoch), C=recipe.C, domain=None if data.text else domain_of(recipe),
             form=recipe.form, norm_form=recipe.norm_form, m=count_of(recipe.m),
             evidence=recipe.evidence,  # type: ignore[arg-type]
             batch_size=recipe.batch, on_collapse="allow", check_inputs=False,
@@ -210,9 +210,9 @@ class Run:
             self.optimizer.step()
             self.scheduler.step()
             tally.batch += 1
-            tally.loss += float(loss.detach()) * len(labels)
+            tally.loss += float(loss.detach()) * labels.numel()
             tally.wrong += int((logits.detach().argmax(1) != labels).sum())
-            tally.seen += len(labels)
+            tally.seen += labels.numel()
             tally.seconds += time.perf_counter() - start
             if self.drop.lam > 0 and self.pace.due():
                 start = time.perf_counter()
@@ -242,13 +242,15 @@ class Run:
 
     def _note(self, tally: _Tally | None) -> dict[str, Any]:
         """Add a line to the metrics: the figures at the end of an epoch, or before the first."""
-        self.tally.test_error = self.error(self.logits())
+        logits = self.logits()
+        self.tally.test_error = self.error(logits)
         row = {
             "epoch": 0 if tally is None else tally.epoch + 1,
             "step": self.drop.step,
             "train_loss": None if tally is None else tally.loss / tally.seen,
             "train_error": None if tally is None else 100 * tally.wrong / tally.seen,
             "test_error": self.tally.test_error,
+            "test_loss": self.loss(logits),
             "units": self.units,
             "parameters": self.parameters,
             "widths": list(self.widths.values()),
@@ -273,6 +275,10 @@ class Run:
         """Per cent of the test set."""
         return 100 * float((logits.argmax(1) != self.data.test_labels).double().mean())
 
+    def loss(self, logits: Tensor) -> float:
+        """Mean cross-entropy on the test set; of a text, its exponential is the perplexity."""
+        return float(nn.functional.cross_entropy(logits.double(), self.data.test_labels))
+
     def stuck(self) -> int:
         """Units that cannot learn: whose activation is flat wherever a thousand test images take it."""
         flat: list[Tensor] = []
@@ -281,7 +287,8 @@ class Run:
             with torch.enable_grad():
                 here = inputs[0].detach().requires_grad_()
                 (slope,) = torch.autograd.grad(type(module).forward(module, here).sum(), here)
-            flat.append((slope == 0).transpose(0, 1).flatten(1).all(1))
+            axis = 1 if slope.dim() == 4 else -1
+            flat.append((slope == 0).movedim(axis, 0).flatten(1).all(1))
 
         kinds = tuple(type(make()) for make in ACTIVATIONS.values())
         hooks = [module.register_forward_hook(look) for module in self.model.modules() if isinstance(module, kinds)]
@@ -304,6 +311,7 @@ class Run:
             "recipe": asdict(self.recipe),
             "machine": machine(),
             "test_error": self.error(after),
+            "test_loss": self.loss(after),
             "test_error_before_cut": self.error(before),
             "predictions_changed": int((before.argmax(1) != after.argmax(1)).sum()),
             "cuts": len(self.drop.events),
@@ -337,7 +345,7 @@ def network(recipe: Recipe, data: Data) -> nn.Module:
     """The recipe's network for these images, at full size."""
     if is_own(recipe.network):
         return own_network(recipe.network, example(recipe, data), data.classes)
-    channels, size = data.train_images.shape[1], data.train_images.shape[2]
+    channels, size = (1, data.train_images.shape[1]) if data.text else data.train_images.shape[1:3]
     own = {"activation": recipe.activation, "init": recipe.init}
     options = {key: value for key, value in own.items() if value}
     return build(
@@ -347,7 +355,9 @@ def network(recipe: Recipe, data: Data) -> nn.Module:
 
 
 def example(recipe: Recipe, data: Data, count: int = 2) -> Tensor:
-    """Some images as training will use them."""
+    """Some images, or passages of a text, as training will use them."""
+    if data.text:
+        return data.test_images[:count].long()
     images = data.test_images[:count].float().div(255).contiguous(memory_format=torch.channels_last)
     return scaled(images, recipe)
 
@@ -355,7 +365,8 @@ def example(recipe: Recipe, data: Data, count: int = 2) -> Tensor:
 def scaled(images: Tensor, recipe: Recipe) -> Tensor:
     """Images in [0, 1], brought to the recipe's domain."""
     lo, hi = domain_of(recipe)
-    return images if (lo, hi) == (0, 1) else images.mul(hi - lo).add_(lo).clamp_(lo, hi)
+    kept = (lo, hi) == (0, 1) or not images.is_floating_point()
+    return images if kept else images.mul(hi - lo).add_(lo).clamp_(lo, hi)
 
 
 def count_of(m: str) -> Any:

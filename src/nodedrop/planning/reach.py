@@ -32,6 +32,7 @@ def reach(structure: Structure, layer: Layer) -> Reach:
     """Follow a layer's output through operators that keep its units, up to the first activations."""
     graph, values = structure.program.graphs[layer.graph], structure.values[layer.graph]
     reading = {read.node for read in structure.reads if read.graph == layer.graph}
+    reading |= {other.node for other in structure.layers if other.graph == layer.graph}  # also where nothing can be cut
     zero: list[str] = []
     without: list[str] = []
     norms: list[str] = []

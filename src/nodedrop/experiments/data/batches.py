@@ -12,7 +12,7 @@ from ...errors import InputError
 
 
 class Batches:
-    """Images as floats in [0, 1], with their labels, batch by batch.
+    """Images as floats in [0, 1], or passages of a text as numbers, with their labels, batch by batch.
 
     With a `generator` every epoch has a random order of its own; without, images come as they lie. `shift` moves each
     image by up to that many pixels along both axes, zeros coming in, and `mirror` turns half of them left to right. An
@@ -37,9 +37,10 @@ class Batches:
         dtype: torch.dtype = torch.float32,
         channels_last: bool = False,
     ) -> None:
-        if images.dtype != torch.uint8 or images.dim() != 4 or labels.shape != images.shape[:1]:
+        text = images.dim() == 2 and labels.shape == images.shape and not (shift or mirror)
+        if images.dtype != torch.uint8 or not (text or (images.dim() == 4 and labels.shape == images.shape[:1])):
             raise InputError(
-                "images must be bytes of four axes with as many labels, "
+                "images must be bytes of four axes with as many labels, or of two with a label for each place, "
                 f"got {images.dtype} of shape {tuple(images.shape)} and labels of shape {tuple(labels.shape)}"
             )
         if batch_size < 1 or (drop_last and batch_size > len(images)):
@@ -86,7 +87,9 @@ class Batches:
             yield self._scaled(images), self.labels.index_select(0, order[these])
 
     def _scaled(self, images: Tensor) -> Tensor:
-        """Bytes over 255; divided, since the product with a rounded 1/255 may exceed 1."""
+        """Bytes over 255; divided, since the product with a rounded 1/255 may exceed 1. Letters stay numbers."""
+        if images.dim() == 2:
+            return images.long()
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         images = images.contiguous(memory_format=layout)
         wide = self.dtype if self.dtype == torch.float64 else torch.float32

@@ -19,14 +19,19 @@ from torch import Tensor
 from ...errors import InputError
 from .download import Progress, Remote, fetch
 from .formats import UNREADABLE, Part, read_cifar_binary, read_cifar_python, read_idx, reason
+from .text import topics
 
 Labelled = tuple[Tensor, Tensor]
+TEXT = "pydoc"
 _LARGEST = 1 << 28
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A data set in memory: images as bytes, sample × channel × row × column; labels as int64."""
+    """A data set in memory: images as bytes, sample × channel × row × column; labels as int64.
+
+    Or a text: passages as bytes, sample × place, with a label for each place.
+    """
 
     name: str
     train_images: Tensor
@@ -34,6 +39,11 @@ class Data:
     test_images: Tensor
     test_labels: Tensor
     classes: int
+
+    @property
+    def text(self) -> bool:
+        """Whether the samples are passages of a text."""
+        return self.train_images.dim() == 2
 
 
 @dataclass(frozen=True)
@@ -166,7 +176,8 @@ def load(
 ) -> Data:
     """Read a data set into memory; with `download`, from its authors' server if it is not in `data_dir` yet.
 
-    MNIST is part of the package, and comes from there unless a folder is named. For the others the folder is that of
+    MNIST is part of the package, and comes from there unless a folder is named; "pydoc" is the text of Python's help
+    pages, which every Python brings along. For the others the folder is that of
     `data_dir`, of the environment variable NODEDROP_DATA, or `nodedrop` in the user's cache. `mirror`, or the
     variable NODEDROP_MIRROR, is an address under which the same files lie.
 
@@ -174,8 +185,11 @@ def load(
     >>> data.train_images.shape, data.test_labels[:4]
     (torch.Size([60000, 1, 28, 28]), tensor([7, 2, 1, 0]))
     """
+    if name == TEXT:
+        train, labels, tested, expected, letters = topics()
+        return Data(name, train, labels, tested, expected, letters)
     if name not in SOURCES:
-        raise InputError(f"there is no data set '{name}'; there are {', '.join(SOURCES)}")
+        raise InputError(f"there is no data set '{name}'; there are {', '.join((*SOURCES, TEXT))}")
     source = SOURCES[name]
     if data_dir is not None:
         folder = Path(data_dir)
