@@ -128,6 +128,7 @@ class Network:
 
     make: Callable[[Options], nn.Module]
     defaults: Options
+    reads: str = "images"
 
 
 _MNIST = Options(in_channels=1, size=28, init="xavier")
@@ -142,7 +143,7 @@ NETWORKS: dict[str, Network] = {
     "vgg16": Network(Plain(_VGG16, dense=512, padding=1), Options()),
     "densenet40": Network(Dense(layers=12, growth=12), Options()),
     "densenet40-active": Network(Dense(layers=12, growth=12, active=True), Options()),
-    "text-transformer": Network(Decoder(blocks=3, width=96, heads=4), Options(activation="relu", init="torch")),
+    "text-transformer": Network(Decoder(blocks=3, width=96, heads=4), Options(activation="relu", init="torch"), "texts"),
 }
 
 

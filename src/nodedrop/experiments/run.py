@@ -22,7 +22,7 @@ from .data import Batches, Data, load
 from .interrupt import Interruption
 from .lock import locked
 from .machine import machine
-from .networks import ACTIVATIONS, build
+from .networks import ACTIVATIONS, NETWORKS, build
 from .own import is_own, own_data, own_network
 from .recipes import Recipe, domain_of
 
@@ -345,6 +345,11 @@ def network(recipe: Recipe, data: Data) -> nn.Module:
     """The recipe's network for these images, at full size."""
     if is_own(recipe.network):
         return own_network(recipe.network, example(recipe, data), data.classes)
+    read, given = NETWORKS[recipe.network].reads, "texts" if data.text else "images"
+    if read != given:
+        raise InputError(f"the network {recipe.network} reads {read}, and {data.name} holds {given}")
+    if data.text and recipe.batch_norm:
+        raise InputError(f"the network {recipe.network} has no batch norm; leave batch_norm out")
     channels, size = (1, data.train_images.shape[1]) if data.text else data.train_images.shape[1:3]
     own = {"activation": recipe.activation, "init": recipe.init}
     options = {key: value for key, value in own.items() if value}
