@@ -13,7 +13,7 @@ PYTEST := $(SINGLE) $(BIN)/python -m pytest --numprocesses $(WORKERS) --duration
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test fuzz lint types docs bench clean
+.PHONY: help setup browser demo test fuzz lint types docs bench clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -23,7 +23,10 @@ setup: $(VENV)/.dev ## create .venv with all that development needs
 demo: $(VENV)/.core ## watch a network shrink while it learns to read digits (5 minutes)
 	$(BIN)/nodedrop demo
 
-test: $(VENV)/.dev ## run all tests on WORKERS processes (default 2)
+browser: ## install Debian's chromium and its driver, which open the report pages in the tests
+	apt-get update -qq && apt-get install -y -qq chromium chromium-driver
+
+test: $(VENV)/.dev $(VENV)/.browser ## run all tests on WORKERS processes (default 2)
 	$(PYTEST)
 
 fuzz: $(VENV)/.dev ## try 10,000 random networks; goes on where it was stopped
@@ -54,6 +57,12 @@ $(VENV)/.created:
 $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/.created
 	@echo "installing nodedrop and torch into $(VENV); the first time takes a minute or two"
 	$(PIP) --editable '.[report]'
+	@touch $@
+
+# Where they can be installed, they are; elsewhere the tests of pages are left out, and say so.
+$(VENV)/.browser: | $(VENV)/.created
+	@if ! command -v chromedriver >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		$(MAKE) --no-print-directory browser >/dev/null 2>&1 || echo "no chromium could be installed"; fi
 	@touch $@
 
 # pytorchcv declares torchvision and requests; its image networks import neither.

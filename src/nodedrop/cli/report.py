@@ -12,19 +12,53 @@ from ..errors import InputError
 
 
 def report(
-    results: Annotated[Path, typer.Argument(help="Folder with records, or with run folders.")] = Path("results"),
+    results: Annotated[list[Path] | None, typer.Argument(help="Folder with records, or run folders. [results]")] = None,
     name: Annotated[str, typer.Option(help="One page or figure alone: mnist, cifar10-table, convergence, …")] = "",
     form: Annotated[str, typer.Option("--format", help="text, markdown or csv.")] = "text",
     figures: Annotated[Path | None, typer.Option(help="Write the figures here, as PNG and SVG.")] = None,
     pages: Annotated[Path | None, typer.Option(help="Write Markdown pages with figures here.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one page about these run folders here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
 ) -> None:
     """Tables and figures of finished runs, with the paper's numbers beside them."""
     try:
-        _report(results, name, form, figures, pages, as_json)
+        folders = results or [Path("results")]
+        if html is not None:
+            _page(folders, html, as_json)
+        elif len(folders) > 1:
+            raise InputError("tables and figures are made of one folder of records; several run folders go with --html")
+        else:
+            _report(folders[0], name, form, figures, pages, as_json)
     except InputError as error:
         typer.echo(f"nodedrop report: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+def _page(folders: list[Path], path: Path, as_json: bool) -> None:
+    from ..reporting.html import view, write_html
+
+    views = []
+    for folder in _runs(folders):
+        try:
+            views.append(view(folder))
+        except InputError as error:
+            typer.echo(f"warning: {error}", err=True)
+    if not views:
+        raise InputError(f"there is no run to show in {', '.join(f'{str(f)!r}' for f in folders)}")
+    write_html(views, path)
+    told = f"wrote {path} about {len(views)} run{'s' * (len(views) > 1)}"
+    typer.echo(json.dumps({"page": str(path), "runs": len(views)}) if as_json else told)
+
+
+def _runs(folders: list[Path]) -> list[Path]:
+    """Run folders among these, or below them."""
+    return [run for f in folders for run in ([f] if (f / "config.json").exists() else _below(f))]
+
+
+def _below(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise InputError(f"there is no folder '{folder}'")
+    return sorted(path.parent for path in folder.rglob("config.json"))
 
 
 def _report(results: Path, name: str, form: str, figures: Path | None, pages: Path | None, as_json: bool) -> None:

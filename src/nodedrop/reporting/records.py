@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import InputError, NodeDropError
 from ..experiments.recipes import EXPERIMENTS, Recipe, changed
 
+_DAMAGE = (NodeDropError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 BENCHMARKS = "bench"  # their records are of another kind
 # What may differ between the runs of one experiment without being a change of its recipe.
 VARIED = ("network", "lam", "seed", "activation", "form", "evaluate")
@@ -106,9 +107,20 @@ def read(folder: Path) -> tuple[list[Record], list[str]]:
     for path in _candidates(folder):
         try:
             records.append(_record(path))
-        except (NodeDropError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        except _DAMAGE as error:
             problems.append(f"'{path}' is left out: {_why(error)}")
     return records, problems
+
+
+def read_run(folder: Path) -> Record:
+    """The record of one run folder, ended or not."""
+    path = next(iter(_candidates(folder)), None) if (folder / "config.json").exists() else None
+    if path is None:
+        raise InputError(f"'{folder}' is no run folder: it has no config.json, or nothing beside it")
+    try:
+        return _record(path)
+    except _DAMAGE as error:
+        raise InputError(f"'{path}' is left out: {_why(error)}") from None
 
 
 def _candidates(folder: Path) -> Iterator[Path]:
