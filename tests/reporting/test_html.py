@@ -33,8 +33,8 @@ def made(
         widths = [sum(left.get((n, k), steps + 1) > 100 * epoch for k in range(size)) for n, size in names.items()]
         rows.append({
             "epoch": epoch, "step": 100 * epoch, "train_loss": 1.0, "train_error": 1.0,
-            "test_error": 10.0 / (epoch + 1), "units": sum(widths), "parameters": 1000 * sum(widths), "widths": widths, "lr": 0.1,
-            "seconds": 10.0 * epoch, "cutting": 0.1, "stuck": 0,
+            "test_error": 10.0 / (epoch + 1), "units": sum(widths), "parameters": 1000 * sum(widths),
+            "widths": widths, "lr": 0.1, "seconds": 10.0 * epoch, "cutting": 0.1, "stuck": 0,
         })  # fmt: skip
     last = rows[-1]
     result = {
@@ -125,9 +125,9 @@ def test_the_table_sorts_from_the_keyboard(browser: Any, tmp_path: Path) -> None
 def test_playing_runs_to_the_end(browser: Any, tmp_path: Path) -> None:
     opened(browser, write_html([view(made(tmp_path / "run"))], tmp_path / "page.html"))
     browser.find_element("id", "play").send_keys("\ue007")
-    assert counted(browser) > 216
     from selenium.webdriver.support.ui import WebDriverWait
 
+    WebDriverWait(browser, 60).until(lambda page: counted(page) > 216)
     WebDriverWait(browser, 60).until(lambda page: page.find_element("id", "play").get_attribute("aria-label") == "play")
     assert counted(browser) == 216
 
