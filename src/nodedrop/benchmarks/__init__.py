@@ -6,14 +6,22 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from .harness import Settings
+
 NAMES = {
     "activation": "SoftClampedReLU beside ReLU, and other ways to compute it",
+    "step": "a NodeDrop training step beside a plain one while nothing is cut: time and memory",
     "analysis": "a repeated analysis beside a training step, and its growth with the network",
     "cost": "penalty and drop beside a plain training step; steps after a cut",
+    "data": "loading and augmenting batches beside the step that uses them",
+    "inference": "a compact network beside the dense one and its share of multiply-adds",
+    "growth": "steps, memory, analysis and cuts as networks grow",
+    "run": "whole NodeDrop runs beside whole dense ones",
+    "peers": "NodeDrop beside the paper's procedure, Torch-Pruning and network slimming",
 }
 
 
-def benchmark(name: str) -> Callable[[int], dict[str, Any]]:
-    """The function that measures; it takes the number of rounds and returns a record."""
-    found: Callable[[int], dict[str, Any]] = import_module(f"{__name__}.{name}").run
+def benchmark(name: str) -> Callable[[Settings], dict[str, Any]]:
+    """The function that measures and returns a record."""
+    found: Callable[[Settings], dict[str, Any]] = import_module(f"{__name__}.{name}").run
     return found

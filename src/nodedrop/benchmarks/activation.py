@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from .. import kernels
 from ..functional import soft_clamped_relu
 from ..kernels import eager
-from .harness import Figure, Times, document, interleaved, ratio
+from .harness import Figure, Settings, Times, document, interleaved, ratio, threads
 
 # Four 3×3 convolutions without padding, pooling after the second and the fourth, one dense layer.
 MAPS = ((256, 32, 26, 26), (256, 32, 24, 24), (256, 64, 10, 10), (256, 64, 8, 8), (256, 128))
@@ -51,29 +50,31 @@ def direct(v: Tensor) -> Tensor:
     return (v.clamp(max=1) - torch.log1p(torch.exp(-BETA * (v - 1).abs())) / BETA).clamp(0, 1)
 
 
-def run(rounds: int = 9) -> dict[str, Any]:
+def run(settings: Settings) -> dict[str, Any]:
     """The figure for both layouts on one and two threads; other ways to compute it, on the largest map."""
     torch.manual_seed(0)
     figures: list[Figure] = []
     times: dict[str, Times] = {}
     fastest: dict[str, Times] = {}
     sides: dict[str, Activation] = {"soft": soft_clamped_relu, "relu": torch.relu}
-    for threads in (1, 2):
+    rounds, shapes = settings.rounds, [(4, *shape[1:]) for shape in MAPS] if settings.quick else MAPS
+    for count in (1, 2):
         for layout, memory_format in LAYOUTS.items():
-            with torch_threads(threads):
-                maps = [passes(sides, shape, memory_format, rounds * REPEATS) for shape in MAPS]
-            case = f"{layout}, threads {threads}"
+            with threads(count):
+                maps = [passes(sides, shape, memory_format, rounds * REPEATS) for shape in shapes]
+            case = f"{layout}, threads {count}"
             times[case] = together(maps)
             fastest[case] = {side: [min(taken[side]) for taken in maps] for side in sides}
             title = f"Dense320, batch 256, {case}: SoftClampedReLU beside ReLU, forward and backward"
             figures.append(ratio(title, times[case], "soft", "relu", LIMIT))
-    ways, others = tried(rounds)
+    ways, others = tried(rounds, shapes[0], compiled=not settings.quick)
     status = kernels.status()
-    compiled = {"native": status.native, "threads": status.threads}
-    return document("activation", figures + others, kernels=compiled, seconds=times, fastest=fastest, ways=ways)
+    built = {"native": status.native, "threads": status.threads}
+    details = {"kernels": built, "seconds": times, "fastest": fastest, "ways": ways}
+    return document("activation", settings, figures + others, **details)
 
 
-def tried(rounds: int) -> tuple[list[dict[str, Any]], list[Figure]]:
+def tried(rounds: int, shape: Shape, *, compiled: bool) -> tuple[list[dict[str, Any]], list[Figure]]:
     """Ways to compute it on the largest map, one thread: their times, memory and the cost of a call.
 
     Each runs beside ReLU alone: what one way frees would have to be fetched again by the next.
@@ -82,30 +83,22 @@ def tried(rounds: int) -> tuple[list[dict[str, Any]], list[Figure]]:
         "compiled C": soft_clamped_relu,
         "torch operators, output kept": TorchOperators.apply,
         "softplus and autograd": softplus,
-        "torch.compile with dynamic shapes": torch.compile(direct, dynamic=True),
     }
+    if compiled:
+        ways["torch.compile with dynamic shapes"] = torch.compile(direct, dynamic=True)
     rows, figures = [], []
-    with torch_threads(1):
+    where = f"{'×'.join(map(str, shape))}, contiguous, threads 1"
+    with threads(1):
         for name, way in ways.items():
             sides = {name: way, "ReLU": torch.relu}
-            times = passes(sides, MAPS[0], torch.contiguous_format, rounds)
+            times = passes(sides, shape, torch.contiguous_format, rounds)
             calls = passes(sides, (1,), torch.contiguous_format, 100 * rounds)
-            figures.append(ratio(f"256×32×26×26, contiguous, threads 1: {name} beside ReLU", times, name, "ReLU"))
+            figures.append(ratio(f"{where}: {name} beside ReLU", times, name, "ReLU"))
             rows += [
-                {"name": side, "seconds": times[side], "call": min(calls[side]), "bytes": allocated(sides[side])}
+                {"name": side, "seconds": times[side], "call": min(calls[side]), "bytes": allocated(sides[side], shape)}
                 for side in sides
             ]
     return rows, figures
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def passes(ways: Mapping[str, Activation], shape: Shape, memory_format: torch.memory_format, rounds: int) -> Times:
@@ -129,9 +122,9 @@ def together(maps: list[Times]) -> Times:
     return {side: [sum(parts) for parts in zip(*(taken[side] for taken in maps), strict=True)] for side in maps[0]}
 
 
-def allocated(way: Activation) -> int:
-    """Bytes that one forward and backward pass over the largest map allocates."""
-    v, grad = (drawn(MAPS[0], torch.contiguous_format) for _ in range(2))
+def allocated(way: Activation, shape: Shape) -> int:
+    """Bytes that one forward and backward pass over a map allocates."""
+    v, grad = (drawn(shape, torch.contiguous_format) for _ in range(2))
     v.requires_grad_()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         torch.autograd.grad(way(v), v, grad)

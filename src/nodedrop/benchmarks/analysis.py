@@ -9,25 +9,27 @@ import torch
 
 from ..experiments.networks import build
 from ..session import Options, Session
-from .cost import stepper
-from .harness import document, interleaved, ratio
+from .harness import Settings, document, interleaved, ratio
+from .steps import images, parameters, stepper
 
 SCALES = {"1M": 0.26, "4M": 0.52, "16M": 1.035, "64M": 2.07}
+QUICK = {"16k": 0.03, "64k": 0.06}
 
 
-def run(rounds: int = 9) -> dict[str, Any]:
+def run(settings: Settings) -> dict[str, Any]:
     """Everything `analyze` does after tracing: bounds, certificates, plan and account, for train and eval mode."""
     torch.manual_seed(0)
-    example, model = torch.rand(2, 3, 32, 32), build("vgg16", activation="relu")
-    sides = {"analysis": Session(model, example, Options()).analysis, "step": stepper(model, 64)}
-    times = interleaved(sides, rounds)
+    example = images("vgg16", 2)
+    model = build("vgg16", activation="relu", width=0.06 if settings.quick else 1.0)
+    step = stepper(model, images("vgg16", 4 if settings.quick else 64))
+    times = interleaved({"analysis": Session(model, example, Options()).analysis, "step": step}, settings.rounds)
     title = "VGG16: analysis after tracing beside a training step at batch 64"
     figures = [ratio(title, times, "analysis", "step", 0.1)]
-    models = {name: build("vgg16", activation="relu", width=scale) for name, scale in SCALES.items()}
-    growth = interleaved({n: Session(m, example, Options()).analysis for n, m in models.items()}, rounds)
-    counts = {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}
+    scales = QUICK if settings.quick else SCALES
+    models = {name: build("vgg16", activation="relu", width=scale) for name, scale in scales.items()}
+    growth = interleaved({n: Session(m, example, Options()).analysis for n, m in models.items()}, settings.rounds)
     rows = [
-        {"name": name, "parameters": counts[name], "seconds": statistics.median(seconds)}
+        {"name": name, "parameters": parameters(models[name]), "seconds": statistics.median(seconds)}
         for name, seconds in growth.items()
     ]
-    return document("analysis", figures, seconds=times, growth=rows)
+    return document("analysis", settings, figures, seconds=times, growth=rows)

@@ -5,25 +5,57 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..experiments.machine import machine
+from ..training.atomic import replacing
 
 Times = dict[str, list[float]]
+Tell = Callable[[str, float], None]
+
+
+def _silent(words: str, done: float) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much to measure, and on what.
+
+    `quick` takes networks and data so small that it ends in seconds: it shows that a benchmark works, and its figures
+    mean nothing. Whole runs are repeated for each of `seeds`, other measurements for `rounds`. `changes` are values of
+    the recipes that whole runs follow, `record` is the result of a run whose widths a compact network is to have.
+    `tell` hears in words where a long benchmark is, and which share of it is done.
+    """
+
+    rounds: int = 9
+    seeds: int = 1
+    quick: bool = False
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    record: Path | None = None
+    data_dir: Path | None = None
+    tell: Tell = field(default=_silent, repr=False)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One ratio with the limit it must keep, and its spread over the rounds (the middle half of them)."""
+    """One ratio with the limit it must keep, and its spread over the rounds (the middle half of them).
+
+    Where `unit` is not empty, it is no ratio, but so many of these.
+    """
 
     name: str
     ratio: float
     low: float
     high: float
     limit: float | None = None
+    unit: str = ""
 
     @property
     def kept(self) -> bool | None:
@@ -50,15 +82,21 @@ def ratio(name: str, times: Times, side: str, base: str, limit: float | None = N
 
 def figure(name: str, ratios: list[float], limit: float | None = None) -> Figure:
     """A figure from one ratio per round."""
-    quarters = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
+    quarters = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else [ratios[0]] * 3
     return Figure(name, statistics.median(ratios), quarters[0], quarters[2], limit)
 
 
-def document(name: str, figures: list[Figure], **details: Any) -> dict[str, Any]:
+def single(name: str, value: float, limit: float | None = None, unit: str = "") -> Figure:
+    """A figure that is the same every time, or was measured once."""
+    return Figure(name, value, value, value, limit, unit)
+
+
+def document(name: str, settings: Settings, figures: list[Figure], **details: Any) -> dict[str, Any]:
     """A record: the figures, what else was measured, and on what."""
     return {
         "benchmark": name,
-        "command": f"nodedrop bench {name}",
+        "command": f"nodedrop bench {name}{' --quick' if settings.quick else ''}",
+        "quick": settings.quick,
         "machine": machine(),
         "figures": [{**asdict(item), "kept": item.kept} for item in figures],
         **details,
@@ -69,5 +107,17 @@ def write(record: Mapping[str, Any], folder: Path) -> Path:
     """Store a record under the benchmark's name."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{record['benchmark']}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many threads of torch for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

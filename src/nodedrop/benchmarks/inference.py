@@ -1,0 +1,155 @@
+"""Inference of a compact network beside the dense one, and beside the ideal: dense time × ratio of multiply-adds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..experiments.networks import build
+from ..export.extras import MissingExtraError
+from ..training import NodeDrop
+from ..training.atomic import reason
+from .harness import Figure, Settings, Times, document, figure, interleaved, ratio
+from .steps import images, multiply_adds, parameters
+
+NETWORK, BATCH, LIMIT = "mnist-dense320", 256, 1.7
+WIDTHS = (18, 13, 21, 28, 87)  # what a run of three epochs at λ = 1e-3 left of 32, 32, 64, 64, 128
+
+Infer = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network by name, and the widths that its layers are cut to."""
+
+    network: str
+    widths: tuple[int, ...]
+    options: Mapping[str, Any]
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Eager, compiled and in ONNX Runtime, as far as they are there; what is missing is said."""
+    torch.manual_seed(0)
+    subject = Subject(NETWORK, WIDTHS, {}) if settings.record is None else read(settings.record)
+    models = {"dense": build(subject.network, **subject.options), "compact": cut(subject)}
+    batch = images(subject.network, 8 if settings.quick else BATCH)
+    for model in models.values():
+        model.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    adds = {side: multiply_adds(model, batch) for side, model in models.items()}
+    figures: list[Figure] = []
+    times: dict[str, Times] = {}
+    missing: dict[str, str] = {}
+    for number, (name, prepare) in enumerate(ENGINES.items()):
+        settings.tell(name, number / len(ENGINES))
+        if name == "torch.compile" and settings.quick:
+            missing[name] = "left out, since compiling takes longer than a quick look may"
+            continue
+        try:
+            with torch.no_grad():
+                sides = {side: prepare(model, batch) for side, model in models.items()}
+                times[name] = interleaved(sides, settings.rounds)
+        except Unavailable as error:
+            missing[name] = str(error)
+            continue
+        figures += beside(f"{name}, batch {len(batch)}", times[name], adds["compact"] / adds["dense"])
+    details = {
+        "network": subject.network, "widths": list(subject.widths), "multiply_adds": adds, "missing": missing,
+        "parameters": {side: parameters(model) for side, model in models.items()},
+    }  # fmt: skip
+    return document("inference", settings, figures, **details, seconds=times)
+
+
+def beside(title: str, times: Times, share: float) -> list[Figure]:
+    """The compact network beside its ideal, which has a limit, and beside the dense one."""
+    pairs = zip(times["compact"], times["dense"], strict=True)
+    ideal = [compact / (dense * share) for compact, dense in pairs]
+    return [
+        figure(f"{title}: compact network beside dense time × ratio of multiply-adds", ideal, LIMIT),
+        ratio(f"{title}: compact network beside the dense one", times, "compact", "dense"),
+    ]
+
+
+def read(path: Path) -> Subject:
+    """The network and the widths of a run, from its result."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        recipe, widths = record["recipe"], tuple(record["widths"].values())
+        options = {name: recipe[name] for name in ("width", "batch_norm")}
+        return Subject(recipe["network"], widths, options)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"'{path}' is no result of a run: {reason(error)}; give its result.json") from None
+
+
+def cut(subject: Subject) -> nn.Module:
+    """The network cut to these widths by NodeDrop: its first units are made alive, the others dead."""
+    model = build(subject.network, **subject.options)
+    drop = NodeDrop(model, None, images(subject.network, 2), lam=0.0)
+    if len(drop.widths) != len(subject.widths):
+        raise InputError(f"{subject.network} has {len(drop.widths)} layers, and there are {len(subject.widths)} widths")
+    layers = dict(model.named_modules())
+    with torch.no_grad():
+        for (name, size), width in zip(drop.widths.items(), subject.widths, strict=True):
+            if not 1 <= width <= size:
+                raise InputError(f"layer {name} has {size} units, and cannot be cut to {width}")
+            kill(layers, name, width)
+    drop.drop()
+    if tuple(drop.widths.values()) != tuple(subject.widths):
+        raise AssertionError(f"the cut left {drop.widths}, not {subject.widths}")
+    return model
+
+
+def kill(layers: Mapping[str, nn.Module], name: str, width: int) -> None:
+    """Units from `width` on can never fire, those before can."""
+    layer: Any = layers.get(f"{name}_norm", layers[name])
+    layer.bias.fill_(1.0)
+    layer.weight[width:], layer.bias[width:] = 0.0, -1.0
+
+
+class Unavailable(Exception):
+    """An engine is not there, and why."""
+
+
+def eager(model: nn.Module, batch: Tensor) -> Infer:
+    """As it stands."""
+    return lambda: model(batch)
+
+
+def compiled(model: nn.Module, batch: Tensor) -> Infer:
+    """Compiled as a whole, for this batch size and these weights."""
+    made: Callable[[Tensor], Tensor] = torch.compile(model, dynamic=False, options={"freezing": True})
+    try:
+        made(batch)
+    except RuntimeError as error:
+        if "compiler" not in str(error).lower():
+            raise
+        raise Unavailable(f"there is no C++ compiler: {reason(error)}") from None
+    return lambda: made(batch)
+
+
+def onnx_runtime(model: nn.Module, batch: Tensor) -> Infer:
+    """Exported, with as many threads as torch has."""
+    from ..export.onnx import opened, write_onnx
+
+    contiguous = batch.contiguous()
+    try:
+        with TemporaryDirectory() as folder:
+            session = opened(write_onnx(model, [contiguous], Path(folder) / "model.onnx").path)
+    except MissingExtraError as error:
+        raise Unavailable(str(error)) from None
+    given = {session.get_inputs()[0].name: contiguous.numpy()}
+    return lambda: session.run(None, given)
+
+
+ENGINES: dict[str, Callable[[nn.Module, Tensor], Infer]] = {
+    "eager": eager,
+    "torch.compile": compiled,
+    "ONNX Runtime": onnx_runtime,
+}

@@ -1,0 +1,132 @@
+"""Every benchmark runs, tiny, and gives a record that the page can be made of."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from nodedrop.benchmarks import NAMES, benchmark, harness, steps
+from nodedrop.benchmarks.harness import Settings
+from nodedrop.benchmarks.inference import Subject, cut, read
+from nodedrop.cli.app import app
+from nodedrop.errors import InputError
+from nodedrop.experiments.networks import build
+from nodedrop.reporting import benchmarks as pages
+
+EXPECTED = {
+    "activation": 7, "step": 3, "analysis": 1, "cost": 4, "data": 1, "growth": 4, "run": 3, "peers": 6, "inference": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def record(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return benchmark(request.param)(Settings(rounds=2, quick=True))
+
+
+@pytest.mark.parametrize("record", NAMES, indirect=True)
+def test_a_quick_look_gives_a_record(record: dict[str, Any], tmp_path: Path) -> None:
+    name = record["benchmark"]
+    assert len(record["figures"]) >= EXPECTED[name]
+    for item in record["figures"]:
+        assert item["low"] <= item["ratio"] <= item["high"]
+        assert item["kept"] == (None if item["limit"] is None else item["ratio"] <= item["limit"])
+        assert item["unit"] or item["ratio"] > 0
+    assert record["machine"]["torch"] == torch.__version__
+    assert record["quick"]
+    harness.write(record, tmp_path)
+    assert pages.read(tmp_path) == {}, "a quick look is no result"
+    harness.write({**record, "quick": False}, tmp_path)
+    made = pages.write(tmp_path, tmp_path / "page" / "benchmarks.md")
+    text = made[0].read_text()
+    assert all(item["name"] in text for item in record["figures"])
+    assert [path.suffix for path in made[1:]] == ([".svg", ".png"] if name == "growth" else [])
+    others = [other for other in NAMES if other != name]
+    assert all(f"`nodedrop bench {other}`" in text for other in others)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch_pruning") is None, reason="an optional install")
+def test_peers_reach_the_size_that_nodedrop_reached() -> None:
+    rows = benchmark("peers")(Settings(quick=True, changes={"lam": 0.01, "lr": 0.05}))["rows"]
+    held = {row["procedure"]: row for row in rows if row["network"] == "Dense320"}
+    ours, dense = held["NodeDrop"], held["the dense ReLU network"]
+    assert ours["parameters"] < dense["parameters"]
+    theirs = next(row for name, row in held.items() if name.startswith("Torch-Pruning"))
+    assert theirs["parameters"] <= ours["parameters"]
+    assert theirs["multiply_adds"] < dense["multiply_adds"]
+
+
+def test_peak_counts_what_a_step_holds_at_a_time() -> None:
+    size = 2**20
+
+    def step() -> None:
+        first = torch.empty(size, dtype=torch.uint8)
+        del first
+        pair = [torch.empty(size, dtype=torch.uint8) for _ in range(2)]
+        del pair
+
+    assert steps.peak(step) == 2 * size
+
+
+def test_multiply_adds_are_those_of_arithmetic() -> None:
+    assert steps.multiply_adds(torch.nn.Linear(8, 5), torch.rand(3, 8)) == 40
+
+
+def test_a_network_is_cut_to_the_widths_of_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    widths = {"conv1": 3, "conv2": 16, "conv3": 1, "conv4": 5, "dense": 7}
+    recipe = {"network": "mnist-dense160", "width": 1.0, "batch_norm": False}
+    path.write_text(json.dumps({"recipe": recipe, "widths": widths}))
+    model = cut(read(path))
+    assert [len(layer.weight) for layer in model if hasattr(layer, "weight")] == [3, 16, 1, 5, 7, 10]
+    with pytest.raises(InputError, match="cannot be cut to 999"):
+        cut(Subject("mnist-dense160", (999, 1, 1, 1, 1), {}))
+    with pytest.raises(InputError, match="has 5 layers, and there are 2 widths"):
+        cut(Subject("mnist-dense160", (1, 1), {}))
+    path.write_text("{}")
+    with pytest.raises(InputError, match="no result of a run"):
+        read(path)
+
+
+def test_a_missing_data_set_is_said(tmp_path: Path) -> None:
+    record = benchmark("run")(Settings(quick=True, data_dir=tmp_path))
+    assert "CIFAR-10 VGG16 without batch norm, a quarter of its width" in record["missing"]
+
+
+def test_both_sides_of_a_run_train_the_same_network() -> None:
+    (row, *_) = benchmark("run")(Settings(quick=True))["runs"]
+    dense = build("mnist-dense320", activation="relu", width=0.125)
+    assert row["dense"]["parameters"] == sum(p.numel() for p in dense.parameters())
+    assert row["dense"]["cuts"] == 0 < row["nodedrop"]["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing"], "there is no benchmark 'nothing'"),
+        (["data", "--quick", "--results", "x"], "not recorded"),
+        (["--results", "nowhere", "--page", "page.md"], "holds no record"),
+        (["run", "--quick", "--set", "lam"], "--set needs name=value"),
+    ],
+)
+def test_mistakes_are_said_in_a_sentence(words: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["bench", *words])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_command_prints_records_as_json() -> None:
+    result = CliRunner().invoke(app, ["bench", "data", "--quick", "--rounds", "1", "--json"])
+    assert result.exit_code == 0
+    assert [item["benchmark"] for item in json.loads(result.stdout)] == ["data"]
+
+
+def test_spoilt_records_are_named(tmp_path: Path) -> None:
+    for text in ("{", "[]", '{"benchmark": "cost"}'):
+        (tmp_path / "step.json").write_text(text)
+        with pytest.raises(InputError, match=r"step\.json.*nodedrop bench step"):
+            pages.read(tmp_path)
