@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -31,11 +31,11 @@ from .progress import (
 )
 
 if TYPE_CHECKING:
-    from ..experiments.sweep import Job, Outcome
+    from ..experiments.engines import Engine, Job, Outcome
 
 EXAMPLE = (
     "Example: nodedrop sweep mnist --lam 0,1e-5,1e-4 --network mnist-dense160,mnist-dense640 --seed 0,1 "
-    "--set epochs=5 --out runs --workers 2"
+    "--set epochs=5 --out runs --workers 2   ·   on a cluster: --engine ray --address auto --workers 32"
 )
 T = TypeVar("T")
 
@@ -49,6 +49,10 @@ def sweep(
     changes: SetOption = None,
     out: Annotated[Path, typer.Option(help="Each run has a folder in this one.")] = Path("runs"),
     workers: WorkersOption = 2,
+    engine: Annotated[str, typer.Option(help="local: processes of this machine; ray: a Ray cluster.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="The Ray cluster, host:port or auto; one is started here if left out.")
+    ] = None,
     data_dir: DataDirOption = None,
     download: DownloadOption = False,
     as_json: JsonOption = False,
@@ -58,16 +62,18 @@ def sweep(
     λ = 0 is the paper's dense baseline: no penalty, and ReLU in place of SoftClampedReLU unless --set activation=…
     says otherwise. Runs that have ended are not run again, and those broken off go on, so the same command continues a
     sweep that was stopped, killed, or had failures. Two sweeps over one folder share the work. If a run fails the
-    others go on, and the exit code is 1.
+    others go on, and the exit code is 1. With --engine ray the runs are tasks of a Ray cluster whose machines share the
+    folder.
     """
     from ..experiments.recipes import recipe as recipe_of
-    from ..experiments.sweep import Grid
+    from ..experiments.sweep import Grid, engine_of
 
+    runner = engine_of(engine, workers, address)
     given = settings(changes)
     lams = values(lam, float, "lam") or (recipe_of(recipe, profile, given).lam,)
     grid = Grid(recipe, lams, values(network, str, "network"))
     jobs = grid.jobs(profile, values(seed, int, "seed") or (0,), out, given)
-    outcomes = run_all(jobs, workers, data_dir, download)
+    outcomes = run_all(jobs, workers, data_dir, download, engine=runner)
     if as_json:
         typer.echo(json.dumps([_plain(outcome) for outcome in outcomes]))
     else:
@@ -93,10 +99,12 @@ def run_all(
     *,
     ended: Callable[[Job, Outcome], None] = lambda job, outcome: None,
     folders: Sequence[Path] = (),
+    engine: Engine | None = None,
 ) -> list[Outcome]:
     """Run jobs and tell about them; their outcomes, in the order of the jobs.
 
-    `ended` hears of each as it comes, and writes to `folders`: better to know before hours of work if it cannot.
+    `ended` hears of each as it comes, and writes to `folders`: better to know before hours of work if it cannot. Unless
+    another `engine` is given, they are processes of this machine.
     """
     from ..experiments.run import finished
     from ..experiments.sweep import Processes, sweep
@@ -111,9 +119,10 @@ def run_all(
     found: dict[str, Outcome] = {}
     placed = [replace(job, data_dir=data_dir) for job in jobs]
     try:
-        with Runs(lines=False) as runs:
-            engine = Processes(workers)
-            with closing(sweep(placed, engine, lambda job, progress: runs.tell(job.name, progress))) as outcomes:
+        # Engines of others print as they like; standard output is for the outcome alone.
+        with redirect_stdout(sys.stderr), Runs(lines=False) as runs:
+            chosen = Processes(workers) if engine is None else engine
+            with closing(sweep(placed, chosen, lambda job, progress: runs.tell(job.name, progress))) as outcomes:
                 for outcome in outcomes:
                     found[outcome.job.name] = outcome
                     runs.end(outcome.job.name)

@@ -132,6 +132,7 @@ class Network:
 
 
 _MNIST = Options(in_channels=1, size=28, init="xavier")
+_TEXT = Options(activation="relu", init="torch")
 _VGG16 = (64, 64, POOL, 128, 128, POOL, 256, 256, 256, POOL, 512, 512, 512, POOL, 512, 512, 512, POOL)
 
 NETWORKS: dict[str, Network] = {
@@ -143,7 +144,7 @@ NETWORKS: dict[str, Network] = {
     "vgg16": Network(Plain(_VGG16, dense=512, padding=1), Options()),
     "densenet40": Network(Dense(layers=12, growth=12), Options()),
     "densenet40-active": Network(Dense(layers=12, growth=12, active=True), Options()),
-    "text-transformer": Network(Decoder(blocks=3, width=96, heads=4), Options(activation="relu", init="torch"), "texts"),
+    "text-transformer": Network(Decoder(blocks=3, width=96, heads=4), _TEXT, "texts"),
 }
 
 

@@ -22,7 +22,7 @@ def is_own(name: str) -> bool:
 
 def own_network(name: str, example: Tensor, classes: int) -> nn.Module:
     """Call a factory of networks, and see that the network turns such images into one logit per class."""
-    model = _made(name)
+    model = made(name)
     if not isinstance(model, nn.Module):
         raise InputError(f"'{name}' must return an nn.Module, and returned {_kind(model)}")
     mode = model.training
@@ -44,7 +44,7 @@ def own_network(name: str, example: Tensor, classes: int) -> nn.Module:
 
 def own_data(name: str) -> Data:
     """Call a factory of data."""
-    data = _made(name)
+    data = made(name)
     if not isinstance(data, Data):
         raise InputError(f"'{name}' must return a nodedrop.experiments.data.Data, and returned {_kind(data)}")
     for which, images, labels in (
@@ -82,7 +82,7 @@ def find(name: str) -> Callable[[], Any]:
     return factory
 
 
-def _made(name: str) -> Any:
+def made(name: str) -> Any:
     factory = find(name)
     try:
         return factory()

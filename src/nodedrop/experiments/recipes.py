@@ -50,7 +50,7 @@ class Recipe:
     evidence: str = "proved"
     quiet: float = 0.0  # epochs without penalty at the start
     fade: float = 0.0  # share of the run, at its end, over which λ falls to a hundredth
-    least: int = 10  # steps from one look for dead units to the next
+    least: int = 20  # steps from one look for dead units to the next
     evaluate: int = 1  # epochs from one look at the test set to the next
 
     activation: str = ""  # the network's own

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..errors import InputError
+from ..ledger import LedgerFile
 from ..training import Checkpoints, Journal, NodeDrop, Pace, save, schedules
 from ..training.atomic import reason, replacing
 from .data import Batches, Data, load
@@ -142,12 +143,13 @@ class Run:
         per_epoch = len(self.batches)
         self.optimizer = optimizer(recipe, self.model)
         self.scheduler = LambdaLR(self.optimizer, rate(recipe, per_epoch))
+        self.ledger = LedgerFile(folder / "ledger.jsonl")
         self.drop = NodeDrop(
-            self.model, self.optimizer, example(recipe, data, 16),
+            self.model, self.optimizer, example(recipe, data, 4),
             lam=pressure(recipe, per_epoch), C=recipe.C, domain=None if data.text else domain_of(recipe),
             form=recipe.form, norm_form=recipe.norm_form, m=count_of(recipe.m),
             evidence=recipe.evidence,  # type: ignore[arg-type]
-            batch_size=recipe.batch, on_collapse="allow", check_inputs=False,
+            batch_size=recipe.batch, on_collapse="allow", check_inputs=False, ledger=self.ledger,
         )  # fmt: skip
         self._count()
         self.dense, self.units_dense = self.parameters, self.units
@@ -167,7 +169,7 @@ class Run:
         self.journal.rewind(0)
         self.checkpoints = Checkpoints(
             self.folder / "checkpoint", self.model, optimizer=self.optimizer, drop=self.drop, pace=self.pace,
-            scheduler=self.scheduler, generator=self.generator, journal=self.journal,
+            scheduler=self.scheduler, generator=self.generator, journal=self.journal, ledger=self.ledger,
         )  # fmt: skip
         state = self.checkpoints.resume() if resume else None
         if state is not None:
@@ -222,11 +224,12 @@ class Run:
                 self.checkpoint()
             yield self._progress()
 
-    def _cut(self) -> bool:
-        if self.drop.drop() is None:
-            return False
-        self._count()
-        return True
+    def _cut(self) -> float:
+        """The share of the units that go."""
+        before = max(self.units, 1)
+        if self.drop.drop() is not None:
+            self._count()
+        return 1 - self.units / before
 
     def _count(self) -> None:
         self.widths = self.drop.widths
@@ -305,6 +308,7 @@ class Run:
         before = after = self.logits()
         if self.recipe.lam > 0 and self._cut():
             after = self.logits()
+        self.ledger.begin()
         scale = max(float(before.abs().max()), 1e-30)
         rows = list(self.journal)
         result = {

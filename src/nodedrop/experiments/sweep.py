@@ -6,69 +6,23 @@ started it: two sweeps over one folder share the work.
 
 from __future__ import annotations
 
-import multiprocessing
 import re
-import signal
 import time
-import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
-from multiprocessing.resource_tracker import ensure_running
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any
 
-from ..errors import InputError, NodeDropError
-from .lock import InUseError, held
+from ..errors import InputError
+from .engines import Engine, Job, Outcome, Outcomes, Tell
+from .engines.local import Processes
+from .engines.ray import Cluster
+from .lock import held
 from .recipes import EXPERIMENTS, Recipe, baseline, changed
-from .run import Progress, finished
+from .run import finished
 
-_TELL_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run to be made: its recipe, where it comes from, and its folder."""
-
-    name: str
-    recipe: Recipe
-    folder: Path
-    experiment: str = ""
-    profile: str = ""
-    data_dir: Path | None = None
-    threads: int = 1
-
-    @property
-    def command(self) -> str:
-        """The command line that makes this run alone."""
-        base = EXPERIMENTS[self.experiment].profile(self.profile)
-        changes = {f.name: getattr(self.recipe, f.name) for f in fields(Recipe)}
-        words = [f"--set {name}={value}" for name, value in changes.items() if value != getattr(base, name)]
-        return " ".join(
-            ["nodedrop train", self.experiment, f"--profile {self.profile}", *words, f"--threads {self.threads}"]
-        )
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a job ended. `busy`: another process is at it; `stopped`: a checkpoint waits to be gone on from."""
-
-    job: Job
-    status: Literal["done", "failed", "stopped", "busy"]
-    result: Mapping[str, Any] | None = None
-    message: str = ""
-
-
-Tell = Callable[[Job, Progress], None]
-Outcomes = Generator[Outcome, None, None]
-
-
-class Engine(Protocol):
-    """What runs jobs: it yields their outcomes as they come, and stops all of them when it is closed."""
-
-    def run(self, jobs: Iterable[Job], tell: Tell) -> Outcomes: ...
+__all__ = ["Grid", "Job", "Outcome", "Outcomes", "Processes", "Tell", "engine_of", "lam_of", "name_of", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -112,7 +66,7 @@ class Grid:
 def name_of(recipe: Recipe, experiment: str, profile: str) -> str:
     """A name that tells a run from all others: network, λ, seed, and whatever else the recipe has changed.
 
-    >>> name_of(replace(EXPERIMENTS["mnist"].short, epochs=3), "mnist", "short")
+    >>> name_of(changed(EXPERIMENTS["mnist"].short, {"epochs": 3}), "mnist", "short")
     'mnist-dense160-lam1e-05-seed0-epochs-3'
     """
     plain = EXPERIMENTS[experiment].profile(profile)
@@ -169,118 +123,12 @@ def sweep(jobs: Iterable[Job], engine: Engine, tell: Tell) -> Outcomes:
             time.sleep(1.0)
 
 
-@dataclass
-class Processes:
-    """An engine of processes on this machine. Each job has a fresh one, and one torch thread."""
-
-    workers: int = 2
-
-    def run(self, jobs: Iterable[Job], tell: Tell) -> Outcomes:
-        """Run jobs; being closed, by Ctrl-C too, lets each write its checkpoint first."""
-        waiting, busy = list(jobs), dict[Connection, tuple[Job, SpawnProcess]]()
-        try:
-            while waiting or busy:
-                while waiting and len(busy) < self.workers:
-                    job = waiting.pop(0)
-                    connection, process = _start(job)
-                    busy[connection] = job, process
-                for ready in cast("list[Connection]", wait(list(busy))):
-                    message = _received(ready)
-                    job, process = busy[ready]
-                    if isinstance(message, Progress):
-                        tell(job, message)
-                        continue
-                    del busy[ready]
-                    process.join()
-                    ready.close()
-                    yield _outcome(job, message, process.exitcode)
-        finally:
-            _stop(busy)
-
-
-def _outcome(job: Job, message: Any, code: int | None) -> Outcome:
-    """What came of a job whose process has ended with a message, or without one."""
-    if message == ("done", ""):
-        return Outcome(job, "done", finished(job.recipe, job.folder))
-    if isinstance(message, tuple):
-        return Outcome(job, message[0], message=message[1])
-    return Outcome(job, "failed", message=f"its process ended with code {code}; the next sweep goes on with it")
-
-
-def _received(connection: Connection) -> Any:
-    try:
-        return connection.recv()
-    except (EOFError, OSError):
-        return None
-
-
-def _start(job: Job) -> tuple[Connection, SpawnProcess]:
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_work, args=(job, there), name=job.name)
-    with _shielded():
-        process.start()
-    there.close()
-    return here, process
-
-
-@contextmanager
-def _shielded() -> Iterator[None]:
-    """Processes started here never see Ctrl-C; the engine tells them to stop."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    ensure_running()  # it would lift the block when it starts later
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _stop(busy: Mapping[Connection, tuple[Job, SpawnProcess]]) -> None:
-    """Ask all to write their checkpoints and end; a second Ctrl-C ends them at once."""
-    try:
-        for connection in busy:
-            with suppress(OSError):
-                connection.send("stop")
-        for _, process in busy.values():
-            process.join()
-    except BaseException:
-        for _, process in busy.values():
-            process.kill()
-        raise
-
-
-def _work(job: Job, driver: Connection) -> None:
-    """A process: whatever comes from the driver, even its end, is the word to stop."""
-    import torch
-
-    from .run import train
-
-    torch.set_num_threads(job.threads)
-    told = 0.0
-
-    def watch(progress: Progress) -> None:
-        nonlocal told
-        if progress.row is not None or time.monotonic() - told > _TELL_SECONDS:
-            told = time.monotonic()
-            with suppress(OSError):
-                driver.send(replace(progress, row=None))
-
-    try:
-        train(job.recipe, job.folder, resume=True, watch=watch, stop=driver.poll, data_dir=job.data_dir)
-        message = ("done", "")
-    except KeyboardInterrupt:
-        message = ("stopped", "")
-    except InUseError as error:
-        message = ("busy", str(error))
-    except NodeDropError as error:
-        message = ("failed", str(error))
-    except Exception as error:
-        said = (str(error) or "no reason given").splitlines()[0]
-        message = ("failed", f"{type(error).__name__}: {said} (more in {job.folder / 'error.txt'})")
-        with suppress(OSError):
-            (job.folder / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
-    with suppress(OSError):
-        driver.send(message)
+def engine_of(name: str, workers: int, address: str | None = None) -> Engine:
+    """An engine by name."""
+    if name == "ray":
+        return Cluster(workers, address)
+    if name != "local":
+        raise InputError(f"there is no engine '{name}'; there are local and ray")
+    if address is not None:
+        raise InputError("--address names a Ray cluster, and goes with --engine ray")
+    return Processes(workers)

@@ -60,7 +60,8 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         many, places, width = x.shape
         parts = self.asked(self.before(x)).view(many, places, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
+        query, key, value = parts.unbind(0)
+        mixed = scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.joined(mixed.transpose(1, 2).reshape(many, places, width))
         result: Tensor = x + self.down(self.act(self.up(self.between(x))))
         return result

@@ -1,0 +1,67 @@
+"""An ONNX file with a free batch axis, run with ONNX Runtime and compared before it is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..training.atomic import replacing
+from .extras import needed
+from .program import Exported, cause, compared, program_of, quiet
+
+LARGEST = 2**31 - 2**24  # a file beyond two gigabytes would need others beside it
+
+
+def write_onnx(model: nn.Module, example: Sequence[Tensor], path: Path) -> Exported:
+    """Write an ONNX file and run it at once; a file that computes something else is not kept."""
+    needed("onnx", "an ONNX file")
+    if sum(value.numel() * value.element_size() for value in model.state_dict().values()) > LARGEST:
+        raise InputError("an ONNX file holds two gigabytes at most, and the model has more; write a .pt2 file instead")
+    program = program_of(model, example)
+    names = [f"input{k}" if k else "input" for k in range(len(example))]
+    free = tuple({0: "batch"} for _ in example)
+    try:
+        with quiet():
+            made = torch.onnx.export(program, (), input_names=names, dynamic_shapes=free, dynamo=True, verbose=False)
+        assert made is not None
+    except Exception as error:
+        raise InputError(f"{type(model).__name__} cannot be written as ONNX: {cause(error)}") from None
+    with replacing(path) as temporary:
+        made.save(str(temporary))
+        session = opened(temporary)
+        differences = compared(model, example, lambda inputs: run(session, inputs), "the ONNX file")
+    return Exported(path, path.stat().st_size, differences)
+
+
+def opened(path: Path) -> Any:
+    """A session of ONNX Runtime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise InputError(f"ONNX Runtime cannot run the file: {cause(error)}") from None
+
+
+def run(session: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """All outputs for a batch."""
+    names = [item.name for item in session.get_inputs()]
+    found = session.run(None, {name: value.numpy() for name, value in zip(names, inputs, strict=True)})
+    return [torch.from_numpy(value) for value in found]
+
+
+def operators(path: Path) -> Counter[str]:
+    """The kinds of operators in a file, with the name space of those outside the standard."""
+    import onnx
+
+    graph = onnx.load(str(path), load_external_data=False).graph
+    return Counter(f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in graph.node)

@@ -1,0 +1,145 @@
+"""The module as a graph of ordinary operators with a free batch axis, and the file that torch makes of it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from ..errors import CutError, InputError, NodeDropError
+from ..surgery.check import change, outputs
+from ..training.atomic import replacing
+
+TOLERANCE = 1e-5
+BATCHES = (2, 5)
+
+
+class DifferenceError(NodeDropError):
+    """A file computes something else than its module, and was not kept."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written, and how far it is from the module: relative to the largest output, by batch size."""
+
+    path: Path
+    bytes: int
+    differences: dict[int, float]
+
+    @property
+    def difference(self) -> float:
+        """The largest one."""
+        return max(self.differences.values())
+
+
+def _soft_clamped_relu(v: Tensor, beta: float) -> Tensor:
+    """σ by operators that every runtime knows. As exact at zero as the original: for v ≤ 0 rounding leaves
+    softplus(β(1−v)) ≥ β, so that the quotient is at least 1."""
+    return torch.relu(1 - nn.functional.softplus(beta * (1 - v)) / beta)
+
+
+def program_of(model: nn.Module, example: Sequence[Tensor]) -> ExportedProgram:
+    """The module in eval mode, for any batch size."""
+    rows = {len(value) if value.dim() else 0 for value in example}
+    if len(rows) != 1 or rows == {0}:
+        shapes = ", ".join(str(tuple(value.shape)) for value in example)
+        raise InputError(f"the first axis of every input must be the batch, and the inputs have shapes {shapes}")
+    inputs, batch, mode = of_size(example, BATCHES[0]), Dim("batch"), model.training
+    try:
+        outputs(model, inputs, ("eval",))
+    except CutError as error:
+        shapes = ", ".join(str(tuple(value.shape)) for value in inputs)
+        raise InputError(f"{type(model).__name__} does not run on inputs of shape {shapes}: {error}") from None
+    model.eval()
+    try:
+        with quiet():
+            program = torch.export.export(model, inputs, dynamic_shapes=_axes(model, len(inputs), batch), strict=False)
+            plain: ExportedProgram = program.run_decompositions(
+                {torch.ops.nodedrop.soft_clamped_relu.default: _soft_clamped_relu}
+            )
+    except Exception as error:
+        raise InputError(f"{type(model).__name__} cannot be exported for any batch size: {cause(error)}") from None
+    finally:
+        model.train(mode)
+    return plain
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The exporters tell of packages they could use, and of their own old ways."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(before)
+
+
+def _axes(model: nn.Module, count: int, batch: Dim) -> tuple[object, ...]:
+    """The first axis of every input is free; a forward with *args takes them as one."""
+    free = tuple({0: batch} for _ in range(count))
+    kinds = [item.kind for item in inspect.signature(model.forward).parameters.values()]
+    return (free,) if kinds[:1] == [inspect.Parameter.VAR_POSITIONAL] else free
+
+
+def of_size(example: Sequence[Tensor], rows: int) -> tuple[Tensor, ...]:
+    """The example's rows, repeated or cut to a batch size."""
+    return tuple(value[torch.arange(rows) % len(value)].contiguous() for value in example)
+
+
+def compared(
+    model: nn.Module, example: Sequence[Tensor], other: Callable[[tuple[Tensor, ...]], list[Tensor]], what: str
+) -> dict[int, float]:
+    """How far another form of the module is from it, for two batch sizes; an error if that is beyond rounding."""
+    found = {}
+    for rows in BATCHES:
+        inputs = of_size(example, rows)
+        theirs = other(inputs)
+        ours = outputs(model, inputs, ("eval",))["eval"]
+        if [value.shape for value in ours] != [value.shape for value in theirs]:
+            raise DifferenceError(f"{what} gives outputs of other shapes than the module for a batch of {rows}")
+        found[rows] = change(ours, theirs)
+        finite = all(torch.equal(a.isfinite(), b.isfinite()) for a, b in zip(ours, theirs, strict=True))
+        if not found[rows] <= TOLERANCE or not finite:
+            raise DifferenceError(
+                f"{what} differs from the module by {found[rows]:.1e} (relative) for a batch of {rows}, more than "
+                f"{TOLERANCE:g}; nothing was written"
+            )
+    return found
+
+
+def write_pt2(model: nn.Module, example: Sequence[Tensor], path: Path) -> Exported:
+    """Write a file for `torch.export.load`, read it again and compare it with the module."""
+    program = program_of(model, example)
+    with replacing(path) as temporary:
+        with quiet(), temporary.open("r+b") as file:
+            torch.export.save(program, file)
+            file.seek(0)
+            module = torch.export.load(file).module()
+
+        def run(inputs: tuple[Tensor, ...]) -> list[Tensor]:
+            with torch.no_grad():
+                leaves: list[Tensor] = torch.utils._pytree.tree_leaves(module(*inputs))
+            return leaves
+
+        differences = compared(model, example, run, "the .pt2 file")
+    return Exported(path, path.stat().st_size, differences)
+
+
+def cause(error: BaseException) -> str:
+    """Where an error began, in one line; exporters wrap theirs in pages."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {(lines or ['no reason given'])[0][:300]}"
