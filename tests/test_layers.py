@@ -24,6 +24,7 @@ LAYERS = (
     ("analysis", "intake", "session", "api"),
     ("training",),
     ("integrations",),
+    ("export",),
     ("experiments",),
     ("benchmarks",),
     ("reporting",),

@@ -82,7 +82,8 @@ def test_a_layer_left_with_one_unit_is_still_penalised() -> None:
     assert drop.drop() is not None
     assert drop.widths == {"0": 1}
     drop.penalty().backward()
-    assert model[1].bias.grad is not None and model[1].bias.grad.item() != 0
+    assert model[1].bias.grad is not None
+    assert model[1].bias.grad.item() != 0
 
 
 def test_the_original_index_of_a_last_unit_survives_a_restart() -> None:

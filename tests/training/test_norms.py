@@ -56,7 +56,8 @@ def test_the_penalty_is_the_norms_own(name: str) -> None:
     drop = shrinking(model, torch.randn(2, 5, 8).clamp(-4, 4))
     (target,) = drop.targets
     assert target.layer == "up"
-    assert target.reads is not None and target.reads.kind == kind
+    assert target.reads is not None
+    assert target.reads.kind == kind
     shift = None if rms else model.second.bias
     expected = functional.penalty_ln(model.up.weight, model.up.bias, model.second.weight, shift, rms=rms)
     torch.testing.assert_close(drop.penalty(), 1e-3 * expected)
@@ -65,7 +66,7 @@ def test_the_penalty_is_the_norms_own(name: str) -> None:
 @pytest.mark.parametrize("name", NORMS)
 def test_feed_forward_units_go_where_their_bound_says_so(name: str) -> None:
     torch.manual_seed(0)
-    make, _, rms = NORMS[name]
+    make, _, _rms = NORMS[name]
     model, example = Block(make), torch.randn(2, 5, 8).clamp(-4, 4)
     drop = shrinking(model, example, lam=0.05)
     optimizer = torch.optim.SGD(model.up.parameters(), 0.2)
@@ -105,7 +106,8 @@ def test_group_norm(rectified: bool) -> None:
     model, example = Rectified(rectified=rectified), torch.rand(2, 1, 6, 6)
     drop = shrinking(model, example)
     target = next(t for t in drop.targets if t.layer == "conv")
-    assert target.reads is not None and target.reads.count == 3 * 36
+    assert target.reads is not None
+    assert target.reads.count == 3 * 36
     term = functional.penalty_gn(
         model.conv.weight, model.conv.bias, model.norm.weight, model.norm.bias, 3 * 36, rectified=rectified
     )

@@ -67,11 +67,13 @@ def sliced(tensor: Tensor, cuts: Sequence[Cut]) -> Tensor:
     for cut in sorted(cuts, key=lambda c: c.keep.dim(), reverse=True):
         keep = cut.keep.to(tensor.device)
         tensor = tensor.index_select(cut.axis, keep) if keep.dim() == 1 else _blockwise(tensor, cut, keep)
-    return tensor.contiguous(memory_format=layout)
+    return tensor.clone(memory_format=layout)
 
 
 def _memory_format(tensor: Tensor) -> torch.memory_format:
-    if tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last):
+    """By the strides themselves: with one input per unit, torch calls either layout contiguous."""
+    plain = torch.empty(tensor.shape, device="meta").stride()
+    if tensor.dim() == 4 and tensor.stride() != plain and tensor.is_contiguous(memory_format=torch.channels_last):
         return torch.channels_last
     return torch.contiguous_format
 
