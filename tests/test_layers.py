@@ -15,13 +15,14 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 # Left to right. Names on one line may import each other.
 LAYERS = (
+    ("verify",),  # shares no code with the rest, and nothing below the command line needs it
     ("errors", "functional", "activations", "kernels"),
     ("tracing",),
     ("bounds",),
     ("proof",),
     ("planning",),
     ("surgery",),
-    ("analysis", "intake", "session", "api"),
+    ("analysis", "ledger", "intake", "session", "api"),
     ("training",),
     ("integrations",),
     ("export",),

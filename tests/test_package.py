@@ -21,6 +21,7 @@ PUBLIC_NAMES = {
     "functional",
     "load",
     "save",
+    "verify",
 }
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"

@@ -7,6 +7,7 @@ from .api import analyze, compact_
 from .bounds import Box
 from .errors import NodeDropError
 from .training import Checkpoints, Journal, NodeDrop, load, save
+from .verify import verify
 
 __version__ = "0.1.0"
 
@@ -26,4 +27,5 @@ __all__ = [
     "functional",
     "load",
     "save",
+    "verify",
 ]

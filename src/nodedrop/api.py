@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from torch.optim import Optimizer
 
 from .analysis import Analysis, Ledger
 from .errors import InputError
+from .ledger import LedgerFile
 from .session import Options, Session
 
 
@@ -40,13 +42,14 @@ def compact_(
     *,
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
     on_collapse: Literal["error", "keep"] = "error",
+    ledger: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Ledger:
     """Remove every unit that `analyze` certifies, in place: parameters, buffers, sizes and optimizer state.
 
     All or nothing: the smaller module is compared with the original on the example, in train and eval mode, before
     anything is final. A cut that would leave a layer without units is an error, or with `on_collapse="keep"` leaves
-    one unit.
+    one unit. `ledger` is a file to write the certificates to, which `nodedrop.verify` checks.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -61,6 +64,10 @@ def compact_(
         raise InputError(f"on_collapse must be 'error' or 'keep', not {on_collapse!r}")
     session = Session(module, example_inputs, _options(domain, options), optimizer)
     before = _parameter_count(session.module)
+    file = None if ledger is None else LedgerFile(ledger, witness=False)
+    if file is not None:
+        file.follow(session)
+        file.begin()
     outcome = session.cut_(on_collapse)
     return Ledger(outcome.analysis, before, _parameter_count(session.module), outcome.difference)
 

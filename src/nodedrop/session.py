@@ -94,7 +94,7 @@ class Session:
     """A module with its program and structure. Cutting keeps them up to date without tracing again.
 
     `agree` is called with a statement before anything is cut and again before it is final, and raises if another
-    process that trains the same model says something else.
+    process that trains the same model says something else. `recorder` is told of a cut just before it is final.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class Session:
         agree: Callable[[str], None] | None = None,
     ) -> None:
         self._agree = agree if agree is not None else lambda statement: None
+        self.recorder: Callable[[Plan, Outcome, Mapping[str, Tensor]], None] | None = None
         self.module, self.example_inputs, self.options = usable(module), example_inputs, options
         self.optimizers = optimizers_of(self.module, optimizer)
         self.copies = [same_tensors(self.module, item) for item in copies]
@@ -117,7 +118,7 @@ class Session:
         self._samples = options.samples if isinstance(options.samples, list) else [options.samples]
         self._proven: set[tuple[str, int]] = set()
         self.blocked: dict[int, str] = {}
-        self._origin = {(s.tensor, s.axis): list(range(s.labels.numel())) for s in self.structure.slots}
+        self.origin = {(s.tensor, s.axis): list(range(s.labels.numel())) for s in self.structure.slots}
 
     @property
     def program(self) -> Program:
@@ -136,32 +137,32 @@ class Session:
         return {graph.by_name[name].target: box for name, box in boxes(graph, self.options.domain).items()}
 
     @property
+    def batch_limit(self) -> int | None:
+        """The largest batch that bounds in training mode hold for, if they depend on it."""
+        return self.options.batch_size or (self.example_batch if self.options.evidence == "batch-proved" else None)
+
+    @property
     def example_batch(self) -> int:
         """The first axis of the first input."""
         return batch_of(self.program.graphs[0])
 
     def certificates(self) -> list[Certificates]:
         """Certificates for every graph of the chosen modes, for the module and its copies."""
-        options, found = self.options, []
+        options, found, limit = self.options, [], float(self.batch_limit or "inf")
         for module in (self.module, *self.copies):
             tensors, memo = tensors_of(module), dict[Any, Any]()
             for graph in (graph for mode in options.modes for graph in self.program.in_mode(mode)):
                 if options.evidence == "observed":
                     found.append(observe(graph, tensors, samples_of(graph, options.samples)))
                     continue
-                limit = float(options.batch_size or (batch_of(graph) if options.evidence == "batch-proved" else "inf"))
-                bounds = bound(
-                    graph, tensors, options.domain, batch_limit=limit, dtype=options.dtype, memo=memo
-                )
+                bounds = bound(graph, tensors, options.domain, batch_limit=limit, dtype=options.dtype, memo=memo)
                 found.append(prove(bounds, options.evidence))
         return found
 
     def plan(self, certificates: list[Certificates], blocked: Mapping[int, str] | None = None) -> Plan:
         """What can be cut on this evidence."""
         if self._in_parts and not self.options.parts:
-            everything = torch.unique(self.structure.representative).tolist()
-            blocked = dict.fromkeys(everything, _PARTIAL)
-            self.blocked = blocked
+            blocked = self.blocked = dict.fromkeys(torch.unique(self.structure.representative).tolist(), _PARTIAL)
         return plan(
             self.structure,
             certificates,
@@ -209,6 +210,7 @@ class Session:
         self, certificates: list[Certificates], proposal: Plan, before: _Outputs, *, final: bool = True
     ) -> Outcome | CutError:
         """Cut, check, and keep the cut if it is final; whatever goes wrong, everything is put back."""
+        whole = {name: tensor.detach() for name, tensor in tensors_of(self.module).items()}
         with Transaction() as transaction:
             try:
                 cut_(transaction, self.module, proposal, self.optimizers)
@@ -226,6 +228,8 @@ class Session:
             outcome = Outcome(self._analysis(certificates, proposal), difference, eval_change)
             self._agree("the check of the cut passes")
             if final:
+                if self.recorder is not None:
+                    self.recorder(proposal, outcome, whole)
                 self._adopt(proposal, smaller)
                 transaction.commit()
         return outcome
@@ -278,8 +282,8 @@ class Session:
         """Structure, original indices and pins after a cut."""
         gone = proposal.removed[self.structure.representative]
         for slot in self.structure.slots:
-            origin, dead = self._origin[slot.tensor, slot.axis], gone[slot.labels].reshape(-1).tolist()
-            self._origin[slot.tensor, slot.axis] = [i for i, lost in zip(origin, dead, strict=True) if not lost]
+            origin, dead = self.origin[slot.tensor, slot.axis], gone[slot.labels].reshape(-1).tolist()
+            self.origin[slot.tensor, slot.axis] = [i for i, lost in zip(origin, dead, strict=True) if not lost]
         reasons = self._blocked_slots()
         self.structure, self.blocked = smaller, {}
         self._proven |= self._axes(proposal)
@@ -291,7 +295,7 @@ class Session:
 
     def state(self) -> dict[str, Any]:
         """What the weights do not tell: original indices, and axes that failed a check. Plain data."""
-        origin = {_key(slot): kept for slot, kept in self._origin.items() if kept != list(range(len(kept)))}
+        origin = {_key(slot): kept for slot, kept in self.origin.items() if kept != list(range(len(kept)))}
         blocked = {_key(slot): reason for slot, reason in self._blocked_slots().items()}
         return {"origin": origin, "blocked": blocked, "proven": sorted(_key(slot) for slot in self._proven)}
 
@@ -305,7 +309,7 @@ class Session:
                 raise InputError(
                     f"the state does not fit the model: it has {len(kept)} units for '{key}'; load its weights first"
                 )
-        self._origin |= {_place(key): list(kept) for key, kept in state["origin"].items()}
+        self.origin |= {_place(key): list(kept) for key, kept in state["origin"].items()}
         self._proven |= {_place(key) for key in state["proven"]}
         for key, slot in own.items():
             reason = state["blocked"].get(key)
@@ -344,7 +348,7 @@ class Session:
     def _original(self, item: Account) -> Account:
         """An account with the indices its units had before any cut."""
         layer = next(layer for layer in self.structure.layers if layer.name == item.layer)
-        origin = self._origin.get((layer.weight, layer.axis))
+        origin = self.origin.get((layer.weight, layer.axis))
         if origin is None or origin == list(range(len(origin))):
             return item
         units = []

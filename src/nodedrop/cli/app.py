@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import NodeDropError
-from . import bench, demo, report, reproduce, sweep, train
+from . import bench, compact, demo, doctor, export, inspect, report, reproduce, sweep, train, verify
 
 
 class _Commands(TyperGroup):
@@ -51,5 +51,10 @@ app.command(epilog="Example: nodedrop demo --out demo")(demo.demo)
 app.command(epilog=train.EXAMPLE)(train.train)
 app.command(epilog=sweep.EXAMPLE)(sweep.sweep)
 app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
+app.command(epilog=inspect.EXAMPLE)(inspect.inspect)
+app.command(epilog=compact.EXAMPLE)(compact.compact)
+app.command(epilog=export.EXAMPLE)(export.export)
 app.command(epilog="Example: nodedrop report results --pages docs/results")(report.report)
 app.command(epilog="Example: nodedrop bench cost --threads 1")(bench.bench)
+app.command(epilog="Example: nodedrop doctor --json")(doctor.doctor)
+app.command(epilog=verify.EXAMPLE)(verify.verify)

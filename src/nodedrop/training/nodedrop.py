@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -17,10 +18,12 @@ from torch.optim.swa_utils import AveragedModel
 
 from .. import functional
 from ..errors import CollapseError, CutError, InputError
+from ..ledger import LedgerFile
 from ..proof import Certificate, Evidence
 from ..session import OnCollapse, Options, Outcome, Session
 from ..tracing import tensors_of
 from .inputs import InputWatch
+from .late import late
 from .norms import Norm
 from .ranks import Ranks, unwrapped
 from .schedules import Schedule, constant
@@ -84,6 +87,9 @@ class NodeDrop:
     `on_collapse="error"` stops instead, "allow" lets the network die, as the paper's does at large λ. Batches outside
     `domain` are an error (`check_inputs=False` turns the check off). Under DistributedDataParallel all processes cut
     together: each calls `drop()` at the same step, and waits for the others at most `timeout` seconds.
+
+    `ledger` is a file for the certificates of all cuts; beside it `cuts/` keeps what `nodedrop verify` needs to derive
+    them again. It belongs into the run's `Checkpoints` as `drop.ledger`; the first process alone writes it.
     """
 
     def __init__(
@@ -109,6 +115,7 @@ class NodeDrop:
         copies: Sequence[nn.Module] = (),
         check_inputs: bool = True,
         timeout: float = 300.0,
+        ledger: str | os.PathLike[str] | LedgerFile | None = None,
     ) -> None:
         self._schedule: Schedule = lam if callable(lam) else constant(lam)
         if not C > 0:
@@ -133,6 +140,10 @@ class NodeDrop:
         same = [_plain(item) for item in copies]
         self._open = partial(Session, inner, example_inputs, options, optimizer, same, agree)
         self._session = self._open()
+        self.ledger: LedgerFile | None = None
+        if ledger is not None and (self._ranks is None or torch.distributed.get_rank() == 0):
+            self.ledger = ledger if isinstance(ledger, LedgerFile) else LedgerFile(ledger)
+            self.ledger.follow(self._session)
         if any(graph.part for graph in self._session.program.graphs):
             why = self._session.program.notes[0]
             raise InputError(f"the model cannot be traced as a whole, so nothing could be cut: {why}")
@@ -183,7 +194,7 @@ class NodeDrop:
             self._watch.check()
         lam = self.lam
         self.step += 1
-        terms = [factor * term() for factor, term in self._terms if lam * factor > 0] if lam > 0 else []
+        terms = [factor * late(term) for factor, term in self._terms if lam * factor > 0] if lam > 0 else []
         nothing = torch.zeros((), device=next(self.model.parameters()).device, requires_grad=True)
         total = lam * torch.stack(terms).sum() if terms else nothing
         token = _Token()
@@ -209,6 +220,9 @@ class NodeDrop:
         if self._ranks is not None:
             self._ranks.agree(f"drop() after step {self.step}")
             self._ranks.share_buffers()
+        if self.ledger is not None:
+            self.ledger.step = self.step
+            self.ledger.begin()
         outcome = self._session.cut_(self.on_collapse)
         if outcome.removed:
             self._refresh()
@@ -253,6 +267,8 @@ class NodeDrop:
             raise InputError(f"this is no state of a NodeDrop: it holds {sorted(state)}")
         session = self._open()
         session.restore(state)
+        if self.ledger is not None:
+            self.ledger.follow(session)
         self._session = session
         self._refresh()
         if self._ranks is not None:
@@ -279,7 +295,7 @@ class NodeDrop:
             raise InputError(f"the factor of λ for layer '{target.layer}' must be at least 0")
         return found[-1] if found else 1.0
 
-    def _term(self, target: Target, tensors: Mapping[str, Tensor]) -> Callable[[], Tensor]:
+    def _term(self, target: Target, tensors: Mapping[str, Tensor]) -> partial[Tensor]:
         if target.scale is not None and target.shift is not None:
             affine = tensors[target.scale], tensors[target.shift]
             return partial(functional.penalty_bn, *affine, self._count(target, tensors), C=self.C, form=self.norm_form)
@@ -310,7 +326,7 @@ class NodeDrop:
 
 def _reading(
     norm: Norm, target: Target, tensors: Mapping[str, Tensor], bias: Tensor | None, *, C: float, form: str
-) -> Callable[[], Tensor]:
+) -> partial[Tensor]:
     """The penalty of a layer whose inputs a norm bounds."""
     scale, shift = (tensors[name] if name is not None else None for name in (norm.scale, norm.shift))
     known = partial(functional.penalty_ln, rms=norm.kind == "rms")

@@ -121,8 +121,8 @@ def _layer_norm(ctx: Context, node: Node) -> Result:
     scale = torch.ones((1,) * axes, dtype=torch.float64) if known_scale is None else known_scale
     shift = torch.zeros((1,) * axes, dtype=torch.float64) if known_shift is None else known_shift
     count = prod(node.args[1])
-    half = torch.full((1,) * len(node.shape), _reach(ctx, node, value, count, epsilon, centred=not rms))
-    half = half.double()
+    reach = _reach(ctx, node, value, count, epsilon, centred=not rms)
+    half = torch.full((1,) * len(node.shape), reach, dtype=torch.float64)
     result = _affine(ctx, node, -half, half, scale, shift)
     if axes == 1:
         row = node.shape[-1]

@@ -1,0 +1,165 @@
+"""`nodedrop verify`: prove or refute that a smaller network computes the same, from files, years later."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import InputError
+from .progress import JsonOption
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ..verify import Verdict
+
+EXAMPLE = (
+    "Example: nodedrop verify --before a.safetensors --after b.safetensors --model package.module:network "
+    "--ledger ledger.jsonl   ·   a run: nodedrop verify runs/first   ·   Exit code 0 proved, 1 refuted, 3 not proved"
+)
+
+
+def verify(
+    run: Annotated[
+        Path | None, typer.Argument(help="Folder of a run: checks every cut of it.", metavar="[RUN]")
+    ] = None,
+    before: Annotated[Path | None, typer.Option(help="Weights of the larger network.")] = None,
+    after: Annotated[Path | None, typer.Option(help="Weights of the smaller network.")] = None,
+    model: Annotated[str | None, typer.Option(help="The larger network, package.module:factory.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="The certificates, which are then derived again.")] = None,
+    example: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="N,N,…", help="Shape of an input, 2,3,32,32 or 2,16:int64, or module:function; repeatable."
+        ),
+    ] = None,
+    domain: Annotated[
+        str | None, typer.Option(metavar="LO,HI", help="What inputs lie in; the ledger's if left out.")
+    ] = None,
+    mode: Annotated[str, typer.Option(help="Without a ledger: both, train or eval.")] = "both",
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Without a ledger: the largest training batch.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Prove that two networks compute the same for every input of the domain, or find an input on which they differ.
+
+    Nothing of what made the smaller network is used: each certificate is derived again from the weights. Without a
+    ledger any pair will do whose larger network differs by units that were taken out, whoever did it.
+    """
+    box = None if domain is None else _numbers(domain)
+    if run is not None:
+        if before or after or ledger:
+            raise InputError("a run knows its files; leave --before, --after and --ledger out, or the run")
+        verdict = _of_run(run, model, box)
+    elif before is None or after is None or model is None:
+        raise InputError("name the folder of a run, or --before and --after with --model package.module:factory")
+    else:
+        verdict = _of_pair(before, after, model, ledger, example, box, mode, batch_size)
+    typer.echo(json.dumps(verdict.to_json()) if as_json else str(verdict))
+    raise typer.Exit(verdict.code)
+
+
+def _of_pair(
+    before: Path, after: Path, model: str, ledger: Path | None, example: list[str] | None, box: Any, mode: str,
+    batch_size: int | None,
+) -> Verdict:  # fmt: skip
+    from ..experiments.own import find
+    from ..training import load
+    from ..verify import verify
+
+    modes = {"both": ("eval", "train"), "eval": ("eval",), "train": ("train",)}.get(mode)
+    if modes is None:
+        raise InputError(f"--mode must be both, train or eval, not '{mode}'")
+    pair = []
+    for path in (before, after):
+        net = find(model)()
+        load(net, path)
+        pair.append(net)
+    inputs = _examples(example) if example else _stated(_header(ledger), model) if ledger else None
+    if inputs is None:
+        raise InputError("give the shape of an input, such as --example 2,3,32,32, or a ledger, which knows it")
+    return verify(pair[0], pair[1], inputs, box, ledger=ledger, modes=modes, batch_size=batch_size)
+
+
+def _of_run(folder: Path, model: str | None, box: Any) -> Verdict:
+    from ..experiments.own import find
+    from ..training import load
+    from ..verify.run import verify_run
+
+    header = _header(folder / "ledger.jsonl")
+    nets = [find(model)() if model is not None else _network(folder, header) for _ in range(2)]
+    if not (folder / "model.safetensors").is_file():
+        raise InputError(f"the run in '{folder}' has not ended: there is no model.safetensors")
+    load(nets[1], folder / "model.safetensors")
+    return verify_run(nets[0], nets[1], _stated(header, str(folder)), folder / "ledger.jsonl", box)
+
+
+def _network(folder: Path, header: dict[str, Any]) -> nn.Module:
+    """The network that a run's recipe names, for inputs and outputs of the ledger's shapes."""
+    from ..experiments.networks import build
+    from ..experiments.own import find, is_own
+    from ..experiments.recipes import Recipe, changed
+    from ..experiments.run import configuration
+
+    stored = configuration(folder)
+    if stored is None:
+        raise InputError(f"'{folder}' has no config.json of a run; name the network with --model module:factory")
+    recipe = changed(Recipe(), stored)
+    if is_own(recipe.network):
+        made: nn.Module = find(recipe.network)()
+        return made
+    shape = header["inputs"][0]["shape"]
+    channels, size = shape[1:3] if len(shape) == 4 else (1, shape[1])
+    own = {key: value for key, value in (("activation", recipe.activation), ("init", recipe.init)) if value}
+    return build(
+        recipe.network, classes=header["outputs"][0][-1], batch_norm=recipe.batch_norm, width=recipe.width,
+        in_channels=channels, size=size, **own,
+    )  # fmt: skip
+
+
+def _header(path: Path | None) -> dict[str, Any]:
+    """The first line of a ledger, to see what inputs it speaks of; the checker reads it again."""
+    try:
+        with open(path or "", encoding="utf-8") as file:
+            line = json.loads(file.readline())
+        return {"inputs": line["inputs"], "outputs": line["outputs"]}
+    except OSError as error:
+        raise InputError(f"the ledger '{path}' cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"'{path}' is no ledger: its first line says nothing of inputs") from None
+
+
+def _stated(header: dict[str, Any], where: str) -> tuple[Tensor, ...]:
+    import torch
+
+    try:
+        return tuple(torch.zeros(item["shape"], dtype=getattr(torch, item["dtype"])) for item in header["inputs"])
+    except (TypeError, KeyError, AttributeError, RuntimeError):
+        raise InputError(f"the ledger of {where} states inputs that there are none of; give --example") from None
+
+
+def _examples(texts: list[str]) -> Any:
+    import torch
+
+    from ..experiments.own import find
+
+    found = []
+    for text in texts:
+        sizes, _, kind = text.partition(":")
+        if not sizes.replace(",", "").isdigit():
+            return find(text)()
+        dtype = getattr(torch, kind or "float32", None)
+        if not isinstance(dtype, torch.dtype):
+            raise InputError(f"--example '{text}': there is no type {kind}; write 2,16:int64")
+        found.append(torch.zeros([int(size) for size in sizes.split(",") if size], dtype=dtype))
+    return tuple(found)
+
+
+def _numbers(domain: str) -> tuple[float, float]:
+    try:
+        lo, hi = (float(word) for word in domain.split(","))
+    except ValueError:
+        raise InputError(f"--domain must be two numbers, such as 0,1, not '{domain}'") from None
+    return lo, hi

@@ -1,0 +1,245 @@
+"""The verdict: proved, refuted or not proved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .claims import (
+    Ledger,
+    Refuted,
+    fingerprint,
+    kept_indices,
+    read_ledger,
+    require_accounted,
+    require_cut,
+    require_units,
+    tensors_of,
+)
+from .interval import Array
+from .pairs import Assumptions, Findings, NotProved
+from .program import CannotRead, read, split
+from .relation import relate
+from .search import Counterexample, search
+
+Status = Literal["proved", "refuted", "not proved"]
+CODES: dict[Status, int] = {"proved": 0, "refuted": 1, "not proved": 3}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What could be shown about two models, for which inputs and modes, and why not more."""
+
+    status: Status
+    reason: str
+    modes: tuple[str, ...] = ()
+    domain: tuple[str, ...] = ()
+    units: int = 0
+    unknown: tuple[str, ...] = ()
+    counterexample: Counterexample | None = field(default=None, repr=False)
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0 proved, 1 refuted, 3 not proved."""
+        return CODES[self.status]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a JSON file."""
+        shown = None if self.counterexample is None else self.counterexample.to_json()
+        return {
+            "verdict": self.status, "reason": self.reason, "modes": list(self.modes), "domain": list(self.domain),
+            "units": self.units, "unknown_operators": list(self.unknown), "counterexample": shown,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        lines = [f"{self.status}: {self.reason}"]
+        if self.modes:
+            lines.append(f"modes: {' and '.join(self.modes)}; inputs: {'; '.join(self.domain)}")
+        if self.counterexample is not None:
+            lines.append(str(self.counterexample))
+        if self.unknown and self.status != "proved":
+            lines.append(f"operators without a rule here: {', '.join(self.unknown)}")
+        return "\n".join(lines)
+
+
+def verify(
+    before: nn.Module,
+    after: nn.Module,
+    example_inputs: Any,
+    domain: Any = None,
+    *,
+    ledger: str | os.PathLike[str] | None = None,
+    modes: Sequence[str] = ("eval", "train"),
+    batch_size: int | None = None,
+    dtype: torch.dtype | None = None,
+    tries: int = 64,
+) -> Verdict:
+    """Prove or refute that two modules compute the same for every input of the domain, up to rounding.
+
+    `after` must be `before` without some units. With a `ledger`, every certificate in it is derived again as well, and
+    domain, modes, batch size and lowest precision are those it states; a domain that is given must be the same one.
+    Without, units are matched by their numbers, and the domain is [0, 1] unless given.
+
+    >>> before = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> _ = nn.init.constant_(before[0].bias[:1], -9.0)
+    >>> after = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+    >>> with torch.no_grad():
+    ...     for new, old in zip(after.parameters(), before.parameters()):
+    ...         _ = new.copy_(old[tuple(slice(-n, None) for n in new.shape)])
+    >>> print(verify(before, after, torch.rand(1, 2)).status)
+    proved
+    """
+    stated: Ledger | None = None
+    try:
+        if ledger is not None:
+            stated = read_ledger(ledger)
+            modes, batch_size, dtype = _agreed(stated, before, after, example_inputs, domain)
+        boxes, said = boxes_of(example_inputs, domain, stated)
+        said += () if dtype is None else (f"computed in {dtype} at least",)
+        given = Assumptions(boxes, growth_of(example_inputs, batch_size), dtype)
+        hints = kept_indices(stated.cuts[0][0]) if stated is not None and stated.cuts else {}
+        findings = _in_all(before, after, example_inputs, modes, given, hints)
+        units = stated.cuts[0][1] if stated is not None and stated.cuts else ()
+        if stated is not None:
+            require_units(units, findings, stated.header)
+    except Refuted as error:
+        return Verdict("refuted", str(error), tuple(modes))
+    except (NotProved, CannotRead) as error:
+        return _without_proof(before, after, example_inputs, modes, boxes, said, str(error), tries)
+    if stated is not None and stated.header["evidence"] == "observed":
+        why = "the ledger's evidence is what was observed on samples, which proves nothing"
+        return Verdict("not proved", why, tuple(modes), said)
+    count = len(units) if stated is not None else sum(map(len, findings.kinds.values()))
+    reason = f"both compute the same, up to the rounding of sums; {count} units removed"
+    return Verdict("proved", reason, tuple(modes), said, count, tuple(sorted(findings.unknown)))
+
+
+def _in_all(
+    before: nn.Module, after: nn.Module, inputs: Any, modes: Sequence[str], given: Assumptions, hints: Any
+) -> Findings:
+    """What was found in all modes together."""
+    total = Findings()
+    for mode in modes:
+        found = relate(read(before, inputs, mode), read(after, inputs, mode), given, hints)
+        total = merged(total, found)
+    return total
+
+
+def merged(one: Findings, two: Findings) -> Findings:
+    """The larger bounds, all reasons."""
+    for mine, new in ((one.bounds, two.bounds), (one.sizes, two.sizes)):
+        for key, row in new.items():
+            for index, number in row.items():
+                mine.setdefault(key, {})[index] = max(mine.get(key, {}).get(index, -inf), number)
+    for key, kinds in two.kinds.items():
+        for index, kind in kinds.items():
+            one.kinds.setdefault(key, {}).setdefault(index, set()).update(kind)
+    return Findings(one.bounds, one.sizes, one.kinds, one.unknown | two.unknown)
+
+
+def _agreed(
+    stated: Ledger, before: nn.Module, after: nn.Module, inputs: Any, domain: Any
+) -> tuple[tuple[str, ...], int | None, torch.dtype | None]:
+    """Modes, batch size and precision of a ledger that speaks of these two models and this domain."""
+    header, old, new = stated.header, tensors_of(before), tensors_of(after)
+    if header["fingerprint"] != fingerprint(old):
+        raise Refuted("the ledger speaks of another model: the fingerprint of the first one is not in its first line")
+    if len(stated.cuts) > 1:
+        raise Refuted("the ledger has several cuts, between which the weights may have changed; check its run instead")
+    for cut, units in stated.cuts:
+        if cut["before"] != header["fingerprint"] or cut["after"] != fingerprint(new):
+            raise Refuted("the ledger speaks of another model: the fingerprints of its cut are not those of the two")
+        require_cut(cut, old, new)
+        require_accounted(cut, units)
+        if any(item["original"] != item["removed"] for item in cut["tensors"]):
+            raise Refuted("the first cut states original indices that are not its own")
+    if not stated.cuts and fingerprint(new) != header["fingerprint"]:
+        raise Refuted("the ledger has no cut, and the models differ")
+    return agreed_terms(header)
+
+
+def agreed_terms(header: Mapping[str, Any]) -> tuple[tuple[str, ...], int | None, torch.dtype | None]:
+    """Modes, batch size and lowest precision that a ledger states."""
+    modes, terms = tuple(header["modes"]), header["arithmetic"]
+    lowest = None if terms.get("lowest") is None else getattr(torch, str(terms["lowest"]), None)
+    train_only = header["evidence"] == "batch-proved"
+    if not modes or not set(modes) <= {"eval", "train"} or (train_only and modes != ("train",)):
+        raise Refuted(f"the ledger states the modes {list(modes)} for evidence '{header['evidence']}'")
+    for name, u in terms.get("unit_roundoff", {}).items():
+        kind = getattr(torch, name, None)
+        if not isinstance(kind, torch.dtype) or u != torch.finfo(kind).eps / 2:
+            raise Refuted(f"the ledger states a unit round-off of {u} for {name}, which is not so")
+    return modes, header["batch_size"], lowest if isinstance(lowest, torch.dtype) else None
+
+
+def growth_of(inputs: Any, batch_size: int | None) -> float:
+    """How many times larger than the example's a training batch may be."""
+    args, kwargs = split(inputs)
+    first = next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.dim()), None)
+    return inf if batch_size is None or first is None else max(batch_size / max(len(first), 1), 1.0)
+
+
+def boxes_of(inputs: Any, domain: Any, stated: Ledger | None) -> tuple[list[tuple[Array, Array]], tuple[str, ...]]:
+    """Lower and upper ends of every tensor input, as declared; whole numbers are indices and have none."""
+    args, kwargs = split(inputs)
+    tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
+    if stated is not None:
+        lines = stated.header["inputs"]
+        if [tuple(line["shape"]) for line in lines] != [tuple(t.shape) for t in tensors]:
+            shapes = [tuple(line["shape"]) for line in lines]
+            raise Refuted(f"the ledger speaks of inputs of shape {shapes}, not of those given")
+        own = [(_end(line["lo"], -inf, t), _end(line["hi"], inf, t)) for line, t in zip(lines, tensors, strict=True)]
+    if domain is not None or stated is None:
+        given = _declared((0.0, 1.0) if domain is None else domain, tensors)
+        if stated is not None and not all(
+            np.array_equal(np.broadcast_to(a, t.shape), np.broadcast_to(b, t.shape))
+            for one, two, t in zip(own, given, tensors, strict=True)
+            for a, b in zip(one, two, strict=True)
+        ):
+            raise Refuted("the ledger speaks of another domain than the one given")
+        own = given
+    words = ["×".join(map(str, t.shape)) for t in tensors]
+    return own, tuple(f"[{lo.min():g}, {hi.max():g}], {word}" for (lo, hi), word in zip(own, words, strict=True))
+
+
+def _declared(domain: Any, tensors: list[Tensor]) -> list[tuple[Array, Array]]:
+    """`(lo, hi)` for all floating inputs, or one such pair, or None, per input."""
+    items = list(domain.values()) if isinstance(domain, Mapping) else domain
+    one = hasattr(items, "lo") or (len(items) == 2 and not any(isinstance(x, list | tuple) or x is None for x in items))
+    data = [t.is_floating_point() or t.dtype is torch.uint8 for t in tensors]
+    each = [items if numbers else None for numbers in data] if one else items
+    found = []
+    for item, tensor in zip(each, tensors, strict=True):
+        if hasattr(item, "lo"):
+            item = (item.lo, item.hi)
+        ends = (None, None) if item is None else tuple(np.asarray(end, float).tolist() for end in item)
+        found.append((_end(ends[0], -inf, tensor), _end(ends[1], inf, tensor)))
+    return found
+
+
+def _end(value: Any, missing: float, tensor: Tensor) -> Array:
+    """One end of a box as an array that broadcasts against the input."""
+    array = np.array(missing if value is None else value, dtype=object)
+    array = np.where(array == None, missing, array).astype(float)  # noqa: E711
+    if array.ndim == 1 and tensor.dim() > 2 and len(array) == tensor.shape[1]:
+        array = array.reshape(-1, *(1,) * (tensor.dim() - 2))
+    if np.isnan(array).any() or array.ndim > tensor.dim():
+        raise Refuted("the domain is no box of the inputs")
+    return array.reshape((1,) * (tensor.dim() - array.ndim) + array.shape)
+
+
+def _without_proof(
+    before: nn.Module, after: nn.Module, inputs: Any, modes: Sequence[str], boxes: Any, said: Any, why: str, tries: int
+) -> Verdict:
+    """No proof: an input that shows a difference decides."""
+    found = search(before, after, inputs, boxes, modes, tries)
+    if found is not None:
+        return Verdict("refuted", f"an input shows a difference; {why}", tuple(modes), said, counterexample=found)
+    return Verdict("not proved", why, tuple(modes), said)

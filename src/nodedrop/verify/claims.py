@@ -1,0 +1,226 @@
+"""A ledger as it is read: lines whose chain is whole, and the checks of what they state against two sets of tensors."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import pairwise
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .interval import Array
+from .pairs import KINDS, Findings, NotProved
+
+FIELDS: dict[str, dict[str, Any]] = {
+    "header": {"format": str, "version": int, "fingerprint": str, "inputs": list, "outputs": list, "modes": list,
+               "evidence": str, "batch_size": (int, type(None)), "arithmetic": dict, "tensors": dict, "model": str},
+    "cut": {"cut": int, "step": int, "tensors": list, "groups": dict, "folded": list, "before": str, "after": str,
+            "witness": (dict, type(None)), "units": int, "difference": (int, float)},
+    "unit": {"cut": int, "step": int, "layer": str, "weight": str, "axis": int, "index": int, "at": int, "kind": str,
+             "evidence": str, "modes": list, "bound": (int, float, type(None)), "margin": (int, float, type(None)),
+             "with": dict},
+}  # fmt: skip
+
+
+class Refuted(Exception):
+    """Something that is stated is not so."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The header, and each cut with its units."""
+
+    header: Mapping[str, Any]
+    cuts: tuple[tuple[Mapping[str, Any], tuple[Mapping[str, Any], ...]], ...]
+
+
+def read_ledger(path: str | os.PathLike[str]) -> Ledger:
+    """Read a ledger; a line that was changed, lost, added or moved breaks the chain."""
+    lines: list[dict[str, Any]] = []
+    last = "0" * 64
+    for number, text in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            line = json.loads(text)
+            stated = line.pop("hash")
+            kind = FIELDS["header" if number == 1 else line["line"]]
+            shaped = all(isinstance(line[name], types) for name, types in kind.items())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise Refuted(f"line {number} of the ledger is none of its format") from None
+        found = sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()
+        if not shaped or set(line) != {*kind, "line", "prev"} or (line["line"] == "header") != (number == 1):
+            raise Refuted(f"line {number} of the ledger is none of its format")
+        if line["prev"] != last or found != stated:
+            raise Refuted(f"line {number} of the ledger does not follow from the line before: one was changed or lost")
+        last = stated
+        lines.append(line)
+    if not lines or lines[0]["format"] != "nodedrop ledger" or lines[0]["version"] != 1:
+        raise Refuted("this is no nodedrop ledger of version 1")
+    return Ledger(lines[0], _grouped(lines[1:]))
+
+
+def _grouped(lines: list[dict[str, Any]]) -> tuple[Any, ...]:
+    cuts: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    for line in lines:
+        if line["line"] == "cut":
+            cuts.append((line, []))
+        elif not cuts:
+            raise Refuted("the ledger has a unit that belongs to no cut")
+        else:
+            cuts[-1][1].append(line)
+    for number, (cut, units) in enumerate(cuts, 1):
+        if cut["cut"] != number or len(units) != cut["units"] or any(unit["cut"] != number for unit in units):
+            raise Refuted(f"cut {number} states {cut['units']} units and has {len(units)}, or is another cut")
+        if any(unit["step"] != cut["step"] for unit in units):
+            raise Refuted(f"cut {number} and its units are of different steps")
+    for (one, _), (two, _) in pairwise(cuts):
+        if two["step"] < one["step"]:
+            raise Refuted(f"cut {two['cut']} was made before cut {one['cut']}")
+    return tuple((cut, tuple(units)) for cut, units in cuts)
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, each under its first name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over name, type, shape and bytes of each tensor, by name."""
+    total = sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        total.update(f"{name} {str(value.dtype)[6:]} {','.join(map(str, value.shape))}\n".encode())
+        total.update(value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+    return total.hexdigest()
+
+
+def kept_indices(cut: Mapping[str, Any], key: str = "removed") -> dict[str, dict[int, Array]]:
+    """What a cut leaves of each tensor's axes that it cuts as a whole."""
+    found: dict[str, dict[int, Array]] = {}
+    for item in cut["tensors"]:
+        if item["blocks"] == 1:
+            keep = np.setdiff1d(np.arange(item["size"]), np.array(item[key], int))
+            found.setdefault(item["tensor"], {})[item["axis"]] = keep
+    return found
+
+
+def require_cut(cut: Mapping[str, Any], before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
+    """The tensors after a cut are those before it without what the cut names, bit for bit, but for folded biases."""
+    if set(before) != set(after):
+        raise Refuted(f"the tensors {sorted(set(before) ^ set(after))[:3]} are not in both models")
+    items: dict[str, list[Mapping[str, Any]]] = {}
+    for item in cut["tensors"]:
+        items.setdefault(item["tensor"], []).append(item)
+    if strange := set(items) - set(before):
+        raise Refuted(f"the ledger cuts '{min(strange)}', which the model does not have")
+    for name, tensor in before.items():
+        value = tensor.detach().cpu()
+        for item in sorted(items.get(name, []), key=lambda i: -i["blocks"]):
+            value = _sliced(name, value, item)
+        there = after[name].detach().cpu()
+        if value.dtype != there.dtype or value.shape != there.shape:
+            shapes = tuple(there.shape), tuple(value.shape)
+            raise Refuted(f"'{name}' has shape {shapes[0]} after the cut, and {shapes[1]} by the ledger")
+        if name not in cut["folded"] and not torch.equal(value, there):
+            raise Refuted(f"'{name}' after the cut is not '{name}' before it without what the ledger removes")
+
+
+def _sliced(name: str, value: Tensor, item: Mapping[str, Any]) -> Tensor:
+    axis, size, blocks, gone = item["axis"], item["size"], item["blocks"], item["removed"]
+    if not (0 <= axis < value.dim() and len(set(gone)) == len(gone) and all(0 <= k < size * blocks for k in gone)):
+        raise Refuted(f"the cut of '{name}' is impossible")
+    if value.shape[axis] != size or (blocks > 1 and (axis != 1 or value.shape[0] % blocks)):
+        raise Refuted(f"'{name}' has shape {tuple(value.shape)}, which the ledger's cut does not fit")
+    stays = torch.ones(blocks, size, dtype=torch.bool)
+    stays.view(-1)[gone] = False
+    if blocks == 1:
+        return value.index_select(axis, stays[0].nonzero().reshape(-1))
+    most = int(stays.sum(1).max())
+    parts = []
+    for block, mask in zip(value.chunk(blocks, 0), stays, strict=True):
+        kept = mask.nonzero().reshape(-1) if mask.any() else torch.arange(most)  # a block that goes as a whole
+        if len(kept) != most:
+            raise Refuted(f"the cut of '{name}' leaves blocks of different size")
+        parts.append(block.index_select(1, kept))
+    return torch.cat(parts)
+
+
+def require_accounted(cut: Mapping[str, Any], units: tuple[Mapping[str, Any], ...]) -> None:
+    """Every element that goes belongs to a unit, every unit goes, and none is told twice."""
+    gone: dict[str, dict[int, int]] = {}
+    for item in cut["tensors"]:
+        key = f"{item['tensor']}:{item['axis']}"
+        lost = item["removed"]
+        if key in gone or len(item["original"]) != len(lost) or sorted(set(lost)) != lost:
+            raise Refuted(f"the cut of '{key}' is told twice, or its first indices are not those of its elements")
+        gone[key] = dict(zip(lost, item["original"], strict=True))
+    told: dict[str, set[int]] = {name: set() for name in gone}
+    seen = set()
+    for unit in units:
+        name, place = (unit["layer"], unit["index"]), f"{unit['weight']}:{unit['axis']}"
+        if name in seen or unit["at"] not in unit["with"].get(place, ()):
+            raise Refuted(f"unit {unit['index']} of '{unit['layer']}' is told twice, or was not cut")
+        if gone.get(place, {}).get(unit["at"]) != unit["index"]:
+            raise Refuted(f"unit {unit['index']} of '{unit['layer']}' had another index at first")
+        seen.add(name)
+        for key, indices in unit["with"].items():
+            if key not in gone or not set(indices) <= set(gone[key]):
+                raise Refuted(f"unit {unit['index']} of '{unit['layer']}' took elements of '{key}' that were not cut")
+            told[key] |= set(indices)
+    for item in cut["tensors"]:
+        key = f"{item['tensor']}:{item['axis']}"
+        if missing := set(gone[key]) - told[key]:
+            raise Refuted(f"element {min(missing)} of '{key}' was cut, and no unit of the ledger accounts for it")
+
+
+def require_units(
+    units: tuple[Mapping[str, Any], ...], found: Findings, header: Mapping[str, Any], *, run: bool = False
+) -> None:
+    """Bounds and kinds that units state are those that follow from the weights. In a run, of which more may be known
+    here than a unit's own certificate uses, its bound may lie above."""
+    key = "index" if run else "at"
+    for unit in units:
+        who, place = f"unit {unit['index']} of '{unit['layer']}'", (unit["weight"], unit["axis"])
+        if unit["evidence"] != header["evidence"] or unit["modes"] != header["modes"]:
+            raise Refuted(f"{who} states evidence or modes other than the ledger's first line")
+        kinds = _kinds(unit, found)
+        if not kinds:
+            raise NotProved(f"{who} cannot be followed to where it is read")
+        if unit["kind"] not in kinds:
+            raise Refuted(f"{who} is said to be {unit['kind']}, and is {' or '.join(sorted(kinds))}")
+        derived = found.bounds.get(place, {}).get(unit[key])
+        stated, size = unit["bound"], found.sizes.get(place, {}).get(unit[key], inf)
+        if unit["kind"] == "unread" or derived is None or not isfinite(derived):
+            if stated is not None and not run:
+                raise Refuted(f"{who} states a bound of {stated:.6g}, and has none")
+            continue
+        slack = 2.0**-16 * (size if isfinite(size) else abs(derived)) + 1e-12
+        if stated is None or stated < derived - slack or (stated > derived + slack and not run):
+            raise Refuted(f"{who} states a bound of {stated}, and its weights give {derived:.6g}")
+        if unit["margin"] is not None and not 0 <= unit["margin"] <= slack + 0.1 * (size if isfinite(size) else inf):
+            raise Refuted(f"{who} states a margin of {unit['margin']:.6g}, which no rounding can have")
+
+
+def _kinds(unit: Mapping[str, Any], found: Findings) -> set[str]:
+    """What a unit, with all that went with it, may be said to be; nothing if nobody was seen to read it.
+
+    At each place where it is read the first of KINDS counts that is true there, and of all places the last. What is
+    constant and not read either may be called both.
+    """
+    reads = set()
+    for name, indices in unit["with"].items():
+        tensor, _, axis = name.rpartition(":")
+        row = found.kinds.get((tensor, int(axis)), {})
+        reads |= {true for index in indices for true in row.get(index, ())}
+    if not reads:
+        return set()
+    kind = KINDS[max(true.index(True) for true in reads)]
+    both = kind == "constant" and any(true[2] and not true[0] for true in reads)
+    return {kind, "unread"} if both else {kind}

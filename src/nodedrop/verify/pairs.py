@@ -1,0 +1,132 @@
+"""What is said of two programs' values: tables of operators, pairs of values, and what is found on the way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from .arrays import matched
+from .calls import Args
+from .interval import INF, Arithmetic, Array, Value
+from .pointwise import RISING, VALLEYS
+
+Unit = tuple[str, int]
+Keep = tuple[Array, ...]
+
+_PLAIN = """relu_ hardtanh clamp clamp_min clamp_max threshold threshold_ leaky_relu elu nodedrop.soft_clamped_relu neg
+    abs maximum minimum rsqrt log softplus mish selu dropout feature_dropout native_dropout _to_copy"""
+_FORMS = "where.self masked_fill.Scalar pow.Tensor_Scalar to.dtype to.dtype_layout to.device"
+_PAIRWISE = "add sub mul div rsub add_ mul_"
+_CURVED = "gelu silu leaky_relu elu selu celu mish tanh sigmoid softplus prelu"
+EACH = frozenset(
+    [f"{name}.default" for name in (*RISING, *VALLEYS, *_PLAIN.split())]
+    + [f"{name}.{form}" for name in _PAIRWISE.split() for form in ("Tensor", "Scalar")]
+    + _FORMS.split()
+)
+# Where an activation is 0: for inputs up to this number.
+ZERO: dict[str, Callable[[Args], float | None]] = {
+    **dict.fromkeys(["relu.default", "relu_.default", "relu6.default"], lambda a: 0.0),
+    "nodedrop.soft_clamped_relu.default": lambda a: 0.0,
+    "hardtanh.default": lambda a: 0.0 if a["min_val"] == 0 else None,
+    **dict.fromkeys(["clamp.default", "clamp_min.default"], lambda a: 0.0 if a["min"] == 0 else None),
+    **dict.fromkeys(["threshold.default", "threshold_.default"], lambda a: a["threshold"] if a["value"] == 0 else None),
+    **dict.fromkeys(["hardswish.default", "hardsigmoid.default"], lambda a: -3.0),
+}
+CURVES = frozenset(f"{name}.default" for name in _CURVED.split())
+PRODUCTS = {"linear.default": ("input", "weight", "bias"), "addmm.default": ("mat1", "mat2", "self"),
+            "matmul.default": ("self", "other", ""), "mm.default": ("self", "mat2", ""),
+            "bmm.default": ("self", "mat2", "")}  # fmt: skip
+ALONG = re.compile(r"(native_)?layer_norm|(_fused_)?rms_norm|_?(safe_)?softmax|mean|sum|amax|amin")
+REDUCTIONS = ("mean", "sum", "amax", "amin")
+PER_CHANNEL = re.compile(r"prelu|\w*batch_norm\w*|instance_norm|\w*_pool\dd\w*|upsample_\w+")
+KINDS = ("dead", "constant", "unread")
+
+
+class NotProved(Exception):
+    """The relation cannot be carried further; says where and what is missing."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor of both modules, related as soon as its use says which elements must be the same."""
+
+    name: str
+    before: Array
+    after: Array
+    stated: bool = False
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A value before the cut, and the indices along each axis that are left after it."""
+
+    value: Value
+    keep: Keep = ()
+    leaf: Leaf | None = None
+    u: float = 2.0**-53
+
+
+@dataclass
+class Findings:
+    """By tensor, axis and index: the largest value that can enter a unit's activation, the size of what enters, and
+    which of KINDS a unit was where it was read."""
+
+    bounds: dict[Unit, dict[int, float]] = field(default_factory=dict)
+    sizes: dict[Unit, dict[int, float]] = field(default_factory=dict)
+    kinds: dict[Unit, dict[int, set[tuple[bool, bool, bool]]]] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What is taken for granted: the box of each input, how much larger batches may be, the lowest precision used.
+
+    Where `known` is given, it is all that is known of the tensors, and the second program is the first one without
+    the elements that hints take away, whatever the numbers left are.
+    """
+
+    boxes: Sequence[tuple[Array, Array]]
+    growth: float
+    lowest: torch.dtype | None = None
+    known: Mapping[str, Value] | None = None
+
+
+def arithmetic(dtype: torch.dtype, lowest: torch.dtype | None) -> Arithmetic:
+    """Of values of a type, computed in that type or the lowest one."""
+    kinds = [torch.finfo(d) for d in (dtype, lowest) if d is not None and d.is_floating_point]
+    if not kinds:
+        return Arithmetic(0.0, 0.0, INF)
+    return Arithmetic(max(k.eps for k in kinds) / 2, max(k.tiny for k in kinds), min(k.max for k in kinds))
+
+
+def mask_of(keep: Keep, shape: tuple[int, ...]) -> Array:
+    """1 at the elements that are left."""
+    mask = np.zeros(shape, int)
+    mask[np.ix_(*keep)] = 1
+    return mask
+
+
+def axes_left(mask: Array) -> Keep:
+    """Indices along each axis at which something is left."""
+    others = [tuple(e for e in range(mask.ndim) if e != d) for d in range(mask.ndim)]
+    return tuple(np.flatnonzero(mask.any(axes)) for axes in others)
+
+
+def matched_units(before: Array, after: Array, bias: Leaf | None) -> Array:
+    """Units found by their weights and bias, or if that fails (a constant was added to it) by their weights alone."""
+    if bias is not None and bias.before.shape == before.shape[:1] and bias.after.shape == after.shape[:1]:
+        rows = [np.column_stack([w.reshape(len(w), -1), b]) for w, b in ((before, bias.before), (after, bias.after))]
+        found = matched(*rows)
+        if len(found):
+            return found
+    return matched(before, after)
+
+
+def line_of(trace: str) -> str:
+    """The last line of code that a stack trace names."""
+    lines = re.findall(r'([^"/\\]+)", line (\d+)', trace)
+    return f" at {lines[-1][0]}:{lines[-1][1]}" if lines else ""

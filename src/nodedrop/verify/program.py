@@ -1,0 +1,155 @@
+"""A module's forward pass as a list of operator calls, read by `torch.export`."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export.graph_signature import InputKind, OutputKind
+
+LEAVES = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+CHECKS = ("_assert_tensor_metadata", "_assert_async", "_assert_scalar")
+
+
+class CannotRead(Exception):
+    """The module cannot be turned into a list of calls."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The result of a call, or a leaf, by its place in the program."""
+
+    place: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call. `args` are by the names of the operator's schema; `results` shape and type of each result."""
+
+    op: str
+    args: Mapping[str, Any]
+    results: tuple[tuple[tuple[int, ...], torch.dtype] | None, ...]
+    run: Any = None
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Leaves are steps whose op is "tensor", "changing" (a buffer that the pass overwrites) or "input".
+
+    `outputs` are the places of tensors that are returned, `returned` tells these and whatever else is.
+    """
+
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    tensors: Mapping[str, Tensor]
+    returned: tuple[str, ...] = ()
+
+
+def split(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword inputs."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)), {}
+
+
+def read(module: nn.Module, inputs: Any, mode: str) -> Program:
+    """The calls of one forward pass in eval or train mode."""
+    module = copy.deepcopy(module).train(mode == "train")
+    args, kwargs = split(inputs)
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
+            exported = torch.export.export(module, args, kwargs, strict=False)
+            if any(_writes(node) for node in exported.graph.nodes):
+                exported = exported.run_decompositions({})  # writes become values
+    except Exception as error:
+        raise CannotRead(f"{type(module).__name__} in {mode} mode: {type(error).__name__}: {error}"[:400]) from error
+    finally:
+        logging.disable(before)
+    return _converted(exported, module)
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """Whether a node writes into a tensor that another may read."""
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable or _counts(node):
+        return False
+    if target is torch.ops.aten.batch_norm.default:  # its statistics, which nothing else may read
+        return any(isinstance(item, torch.fx.Node) and len(item.users) > 1 for item in node.args[3:5])
+    return True
+
+
+def _counts(node: torch.fx.Node) -> bool:
+    """Whether a node only counts batches, in an integer that nothing else reads."""
+    counter = node.args[0] if node.args else None
+    return (
+        node.target is torch.ops.aten.add_.Tensor
+        and not node.users
+        and isinstance(counter, torch.fx.Node)
+        and counter.op == "placeholder"
+        and len(counter.users) == 1
+        and not counter.meta["val"].is_floating_point()
+    )
+
+
+def _converted(exported: Any, module: nn.Module) -> Program:
+    signature = exported.graph_signature
+    specs = {spec.arg.name: spec for spec in signature.input_specs}
+    changing = {spec.target for spec in signature.output_specs if spec.kind is OutputKind.BUFFER_MUTATION}
+    tensors = dict(exported.constants) | dict(module.named_buffers(remove_duplicate=False))
+    tensors |= dict(module.named_parameters(remove_duplicate=False))
+    steps: list[Step] = []
+    places: dict[str, int] = {}
+
+    def resolved(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return Ref(places[value.name])
+        if isinstance(value, Mapping):
+            return {key: resolved(item) for key, item in value.items()}
+        return [resolved(item) for item in value] if isinstance(value, list | tuple) else value
+
+    for node in exported.graph.nodes:
+        if node.op == "output" or _counts(node) or any(word in str(node.target) for word in CHECKS):
+            continue
+        values = node.meta.get("val")
+        listed = values if isinstance(values, list | tuple) else (values,)
+        results = tuple((tuple(map(int, v.shape)), v.dtype) if isinstance(v, Tensor) else None for v in listed)
+        if node.op == "placeholder":
+            spec = specs[node.name]
+            leaf = "tensor" if spec.kind in LEAVES else "input"
+            leaf = "changing" if leaf == "tensor" and spec.target in changing else leaf
+            step = Step(leaf, {"name": spec.target if leaf != "input" else node.name}, results)
+        else:
+            op, args = _named(node)
+            step = Step(op, resolved(args), results, node.target, str(node.meta.get("stack_trace") or "")[-300:])
+        places[node.name] = len(steps)
+        steps.append(step)
+    kinds = (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION)
+    outputs = [spec.arg for spec in signature.output_specs if spec.kind in kinds]
+    found = [places[arg.name] if arg.name in places else repr(arg) for arg in outputs]
+    tensorial = tuple(place for place in found if isinstance(place, int))
+    return Program(tuple(steps), tensorial, tensors, tuple(map(str, found)))
+
+
+def _named(node: torch.fx.Node) -> tuple[str, dict[str, Any]]:
+    """The operator's name, and its arguments by the names of its schema, with defaults."""
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        name = getattr(target, "__name__", str(target))
+        return name, {str(k): v for k, v in enumerate(node.args)} | dict(node.kwargs)
+    args: dict[str, Any] = {}
+    for k, argument in enumerate(target._schema.arguments):
+        default = argument.default_value if argument.has_default_value() else None
+        args[argument.name] = node.args[k] if k < len(node.args) else node.kwargs.get(argument.name, default)
+    return str(target).removeprefix("aten."), args

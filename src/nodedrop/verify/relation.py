@@ -1,0 +1,387 @@
+"""Two programs in step: every value of the second is the first's value without some of its elements.
+
+A value of the program before is related to its counterpart by indices along each axis: B = A[np.ix_(*keep)]. Each
+operator must carry the relation over. The one place where elements vanish is a sum, and there each missing term must
+be 0 for all inputs of the domain: because the element is 0, because the weights that stay do not read it, or because
+it is a constant that the bias after the cut contains. If the outputs are related by keeping everything, both programs
+compute the same, up to the rounding of shorter sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import sums as _sums  # noqa: F401  (registers its rules)
+from .arrays import MOVES, compact, dense, grid, keeps_rows, refs, run, whole
+from .calls import RULES, Call, axes_of, is_padded, is_transposed
+from .interval import INF, Array, Value, known, unbounded
+from .pairs import (
+    ALONG,
+    EACH,
+    PER_CHANNEL,
+    PRODUCTS,
+    REDUCTIONS,
+    Assumptions,
+    Findings,
+    Keep,
+    Leaf,
+    NotProved,
+    Pair,
+    arithmetic,
+    axes_left,
+    line_of,
+    mask_of,
+    matched_units,
+)
+from .program import Program, Ref, Step
+from .tags import meet, tags_after, tags_of, units_at
+
+Hints = Mapping[str, Mapping[int, Array]]
+Pairs = dict[str, Pair]
+
+
+def relate(before: Program, after: Program, given: Assumptions, hints: Hints) -> Findings:
+    """Walk both programs; raises NotProved where the relation breaks."""
+    if [s.op for s in before.steps] != [s.op for s in after.steps] or before.returned != after.returned:
+        raise NotProved("the two modules do not make the same calls in the same order")
+    walk = Walk(before, after, given, hints)
+    for place in range(len(before.steps)):
+        try:
+            walk.values.append(walk.step(place))
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise NotProved(f"{walk.place} is used in a way that cannot be followed here: {error}") from error
+    walk.place = "the output"
+    for place in before.outputs:
+        for pair in walk.values[place]:
+            walk.require(walk.settled(pair))
+    return walk.findings
+
+
+class Walk:
+    """Both programs, as far as they have been read."""
+
+    def __init__(self, before: Program, after: Program, given: Assumptions, hints: Hints) -> None:
+        self.before, self.after, self.given, self.hints = before, after, given, hints
+        self.values: list[list[Pair]] = []
+        self.findings, self.place = Findings(), "the start"
+        self.inputs, self.leaves = iter(given.boxes), dict[str, Pair]()
+
+    def step(self, place: int) -> list[Pair]:
+        """The pairs that one call results in."""
+        a, b = self.before.steps[place], self.after.steps[place]
+        if a.op in ("tensor", "changing", "input"):
+            return [self.input(a, b) if a.op == "input" else self.leaf(a, b)]
+        self.place = f"{a.op}{line_of(a.where)}"
+        kinds = [[None if result is None else result[1] for result in step.results] for step in (a, b)]
+        if refs(a.args) != refs(b.args) or kinds[0] != kinds[1] or None in kinds[0]:
+            raise NotProved(f"{self.place} reads or results in something else in the second module")
+        if a.op == "getitem":
+            return [self.values[a.args["0"].place][int(a.args["1"])]]
+        if a.op in MOVES:
+            return self.moved(a, b)
+        pairs, keep = self.related(a, b, {n: self.values[v.place][0] for n, v in a.args.items() if isinstance(v, Ref)})
+        if tuple(map(len, keep)) != b.results[0][0] and self.given.known is None:  # type: ignore[index]
+            raise NotProved(f"{self.place} has another shape in the second module")
+        value = self.bounded(a, pairs)
+        meet(self.findings, a, pairs)
+        call = self.call(a)
+        tagged = replace(value, tags=tags_after(call, a, pairs, value))
+        pair = Pair(tagged, keep, None, max(call.arithmetic.u, 2.0**-53))
+        return [pair, *(self.beside(a, result[0], pair) for result in a.results[1:] if result is not None)]
+
+    @staticmethod
+    def beside(a: Step, shape: tuple[int, ...], main: Pair) -> Pair:
+        """A second result: a mask of the first one's shape, or statistics per channel; nothing is known of others."""
+        if shape == main.value.shape:
+            return Pair(unbounded(shape), main.keep)
+        channels = "batch_norm" in a.op and shape == main.value.shape[1:2]
+        return Pair(unbounded(shape), main.keep[1:2] if channels else tuple(np.zeros(0, int) for _ in shape))
+
+    def leaf(self, a: Step, b: Step) -> Pair:
+        """A tensor of both modules, by its name."""
+        name = a.args["name"]
+        if name != b.args["name"] or name not in self.before.tensors or name not in self.after.tensors:
+            raise NotProved(f"the tensor '{name}' is not in both modules")
+        if self.given.known is not None:
+            nothing = np.zeros(0)
+            value = self.given.known.get(name, unbounded(a.results[0][0]))  # type: ignore[index]
+            value = replace(value, tags=tags_of(name, value.shape)) if a.op == "tensor" else unbounded(value.shape)
+            return Pair(value, (), Leaf(name, nothing, nothing, stated=True))
+        if name not in self.leaves:
+            old, new = (p.tensors[name].detach().double().cpu().numpy() for p in (self.before, self.after))
+            # what the pass overwrites has another value in the next one
+            value = known(old, tags_of(name, old.shape)) if a.op == "tensor" else unbounded(old.shape)
+            self.leaves[name] = Pair(value, (), Leaf(name, old, new))
+        return self.leaves[name]
+
+    def input(self, a: Step, b: Step) -> Pair:
+        """An input, in its box."""
+        if a.results != b.results or a.results[0] is None:
+            raise NotProved("the modules take other inputs")
+        lo, hi = next(self.inputs)
+        return Pair(Value(lo, hi, a.results[0][0]), tuple(np.arange(n) for n in a.results[0][0]))
+
+    def settled(self, pair: Pair, wanted: Mapping[int, Array] | None = None, bias: Pair | None = None) -> Pair:
+        """A value with the wanted indices. Those of a leaf that nobody wants are the stated ones, or are found by
+        comparing numbers, also of a bias; whatever they are, the second module's numbers must be the first's there."""
+        if pair.leaf is None:
+            if any(not np.array_equal(pair.keep[axis], keep) for axis, keep in (wanted or {}).items()):
+                raise NotProved(f"{self.place}: values that meet have lost different elements")
+            return pair
+        if pair.leaf.stated:
+            given = self.hints.get(pair.leaf.name, {})
+            keep = tuple(given.get(d, np.arange(n)) for d, n in enumerate(pair.value.shape))
+            return self.settled(replace(pair, keep=keep, leaf=None), wanted)
+        leaf, sizes = pair.leaf, pair.leaf.before.shape
+        axes = {**self.hints.get(leaf.name, {}), **(wanted or {})}
+        axes |= {d: np.arange(n) for d, n in enumerate(sizes) if d not in axes and n == leaf.after.shape[d]}
+        loose = [d for d in range(len(sizes)) if d not in axes]
+        if len(loose) == 1:
+            others = leaf.before[np.ix_(*(axes.get(d, np.arange(n)) for d, n in enumerate(sizes)))]
+            there, here = np.moveaxis(others, loose[0], 0), np.moveaxis(leaf.after, loose[0], 0)
+            axes[loose[0]] = matched_units(there, here, None if bias is None else bias.leaf)
+        keep = tuple(axes.get(d, np.zeros(0, int)) for d in range(len(sizes)))
+        if not np.array_equal(leaf.before[np.ix_(*keep)] if keep else leaf.before, leaf.after):
+            raise NotProved(f"{self.place}: '{leaf.name}' of the second module is not the first's without some units")
+        return replace(pair, keep=keep)
+
+    def require(self, pair: Pair, axes: Iterable[int] | None = None) -> None:
+        """Nothing may be missing along some axes, or all."""
+        for axis in range(len(pair.value.shape)) if axes is None else axes:
+            if not whole(pair.keep[axis], pair.value.shape[axis]):
+                raise NotProved(f"{self.place} needs all elements along axis {axis}, and some were removed")
+
+    def same(self, a: Step, b: Step, but: str = "") -> None:
+        """What is no tensor must be the same for both."""
+        first, second = ({k: v for k, v in s.args.items() if not refs(v) and k != but} for s in (a, b))
+        if first != second:
+            raise NotProved(f"{self.place} has other arguments in the second module")
+
+    def related(self, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
+        """Operands with settled indices, and the indices of the result."""
+        name = a.op.split(".")[0]
+        if a.op in PRODUCTS:
+            return self.product(a, b, pairs)
+        if "conv" in a.op and a.op in RULES:
+            return self.convolution(a, b, pairs)
+        self.same(a, b)
+        if a.op in EACH:
+            return self.each(a, pairs)
+        first = next((n for n in ("input", "self") if n in pairs), "")
+        if first and (ALONG.fullmatch(name) or PER_CHANNEL.fullmatch(name)):
+            return self.along(a, name, pairs, first)
+        if a.op == "embedding.default":
+            table, index = self.settled(pairs["weight"]), self.settled(pairs["indices"])
+            self.require(index)
+            self.require(table, [0])
+            return {"weight": table, "indices": index}, (*index.keep, table.keep[1])
+        return self.untouched(a, b, pairs)
+
+    def untouched(self, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
+        """An operator that is not known here computes the same if it reads the same."""
+        self.findings.unknown |= {a.op} - set(RULES)
+        if not callable(a.run) or a.results != b.results:
+            raise NotProved(f"{self.place} reads or results in something else in the second module")
+        self.same(a, b)
+        for place in refs(a.args):
+            for pair in self.values[place]:
+                self.require(self.settled(pair))
+        settled = {name: self.settled(pair) for name, pair in pairs.items()}
+        return settled, tuple(np.arange(n) for n in a.results[0][0])  # type: ignore[index]
+
+    def each(self, a: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
+        """Elements meet one by one: operands must have kept the same ones along every axis they share."""
+        shape = a.results[0][0]  # type: ignore[index]
+        keep: dict[int, Array] = {}
+        found: Pairs = {}
+        for name, pair in sorted(pairs.items(), key=lambda item: item[1].leaf is not None):
+            lead = len(shape) - len(pair.value.shape)
+            wide = [d for d, n in enumerate(pair.value.shape) if n > 1]
+            found[name] = self.settled(pair, {d: keep[d + lead] for d in wide if d + lead in keep})
+            keep |= {d + lead: found[name].keep[d] for d in wide}
+        return found, tuple(keep.get(d, np.arange(n)) for d, n in enumerate(shape))
+
+    def along(self, a: Step, name: str, pairs: Pairs, first: str) -> tuple[Pairs, Keep]:
+        """Operators that work along some axes, of which nothing may be missing; per channel, all but that one."""
+        main = self.settled(pairs[first])
+        rank, shape = len(main.keep), a.results[0][0]  # type: ignore[index]
+        others: Pairs = {}
+        windows = next((int(c) for c in name if c.isdigit()), 0) if "norm" not in name else 0
+        if windows:
+            axes = list(range(rank - windows, rank))
+            keep = (*main.keep[:-windows], *(np.arange(n) for n in shape[-windows:]))
+        elif PER_CHANNEL.fullmatch(name):
+            axes, keep = [d for d in range(rank) if d != 1], main.keep
+            for word, pair in pairs.items():
+                if word != first:
+                    size = pair.value.shape[0] if pair.value.shape else 0
+                    others[word] = self.settled(pair, {0: main.keep[1]} if size == main.value.shape[1] else None)
+        else:
+            length = len(a.args.get("normalized_shape", ()))
+            axes = list(range(rank - length, rank)) if length else list(axes_of(a.args, rank))
+            keep = main.keep
+            others = {word: self.settled(pair) for word, pair in pairs.items() if word != first}
+            for pair in others.values():
+                self.require(pair)
+            if name in REDUCTIONS:
+                kept = [np.arange(1) if d in axes else k for d, k in enumerate(keep)]
+                keep = tuple(k for d, k in enumerate(kept) if a.args.get("keepdim") or d not in axes)
+        self.require(main, axes)
+        return {**others, first: main}, keep
+
+    def product(self, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
+        """x @ y + b, or x @ yᵀ + b for a linear layer."""
+        self.same(a, b)
+        names = PRODUCTS[a.op]
+        x, y, bias = pairs[names[0]], pairs[names[1]], pairs.get(names[2])
+        rank = len(y.value.shape)
+        inner, outer = (1, 0) if a.op == "linear.default" else (rank - 2, rank - 1)
+        if len(x.value.shape) < max(2, rank) or rank < 2 or (bias is not None and len(bias.value.shape) != 1):
+            return self.untouched(a, b, pairs)
+        x = self.settled(x, {len(x.value.shape) - 1: y.keep[inner]} if y.leaf is None else None)
+        lead = len(x.keep) - rank
+        batch = {d: x.keep[d + lead] for d in range(rank - 2) if y.value.shape[d] > 1}
+        y = self.settled(y, {inner: x.keep[-1], **batch}, bias)
+        idle: Array = np.zeros(y.value.shape[inner], bool)
+        if y.value.rows is None:
+            zero = np.take(np.broadcast_to(y.value.zero, y.value.shape), y.keep[outer], outer)
+            idle = np.asarray(np.moveaxis(zero, inner, 0).reshape(len(idle), -1).all(1))
+        mass = None
+        if y.value.exact and y.value.rows is None and rank == 2 and bias is not None and bias.leaf is not None:
+            mass = np.take(y.value.full(0, 1).lo, y.keep[outer], outer)
+            mass = mass if outer == 0 else mass.T
+        found = {names[0]: x, names[1]: y}
+        if bias is not None:
+            found[names[2]] = self.absorb(x, len(x.keep) - 1, idle, mass, bias, y.keep[outer])
+        else:
+            self.absorb(x, len(x.keep) - 1, idle, None, None, y.keep[outer])
+        return found, (*x.keep[:-1], y.keep[outer])
+
+    def convolution(self, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
+        """As a linear layer over channels, with the kernels of all groups written into one."""
+        call = self.call(a)
+        x, w, bias = self.settled(pairs["input"]), pairs["weight"], pairs.get("bias")
+        rank = len(x.value.shape)
+        if w.leaf is None or not (w.value.exact or w.leaf.stated) or len(w.value.shape) != rank or rank < 3:
+            return self.untouched(a, b, pairs)
+        self.same(a, b, but="groups")
+        self.require(x, [d for d in range(rank) if d != 1])
+        turned, left = is_transposed(call, a.args), x.keep[1]
+        if w.leaf.stated:
+            return self.stated(a, x, w, bias, turned)
+        old, new = (dense(t, s.args["groups"], turned) for t, s in ((w.leaf.before, a), (w.leaf.after, b)))
+        rows = self.hints.get(w.leaf.name, {}).get(int(turned))
+        if turned and rows is not None:  # the same units of every group
+            rows = (np.arange(a.args["groups"])[:, None] * w.leaf.before.shape[1] + rows).reshape(-1)
+            rows = rows if a.args["groups"] == b.args["groups"] else None
+        rows = matched_units(old[:, left], new, None if bias is None else bias.leaf) if rows is None else rows
+        if not np.array_equal(old[np.ix_(rows, left)], new):
+            raise NotProved(f"{self.place}: '{w.leaf.name}' of the second module is not the first's without some units")
+        mass = None if is_padded(call, a.args) or bias is None or bias.leaf is None else old[rows].sum(-1)
+        settled = self.absorb(x, 1, (old[rows] == 0).all((0, 2)), mass, bias, rows)
+        found = {"input": x, "weight": w, **({} if bias is None else {"bias": settled})}
+        return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
+
+    def stated(self, a: Step, x: Pair, w: Pair, bias: Pair | None, turned: bool) -> tuple[Pairs, Keep]:
+        """A convolution of which only the removed units are known."""
+        keep = self.settled(w).keep
+        groups, rows = int(a.args["groups"]), keep[int(turned)]
+        if groups == 1:
+            self.settled(replace(w, keep=keep, leaf=None), {int(not turned): x.keep[1]})
+        elif turned or not whole(keep[1], w.value.shape[1]):
+            raise NotProved(f"{self.place} is a convolution in groups, of which parts were removed")
+        settled = self.absorb(x, 1, np.zeros(x.value.shape[1], bool), None, bias, rows)
+        found = {"input": x, "weight": w, **({} if bias is None else {"bias": settled})}
+        return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
+
+    def absorb(self, x: Pair, axis: int, idle: Array, mass: Array | None, bias: Pair | None, rows: Array) -> Any:
+        """Every input that is gone must not be missed. `idle` are those that nothing left reads, `mass` the weights
+        left by which a constant can have moved into the bias, [units, inputs]."""
+        size, left = x.value.shape[axis], x.keep[axis]
+        if len(np.unique(left)) != len(left):
+            raise NotProved(f"{self.place}: an element is summed twice")
+        others = tuple(d for d in range(len(x.value.shape)) if d != axis)
+        dead = np.broadcast_to(x.value.zero.all(others), size)
+        lo, hi = (np.broadcast_to(end, size) for end in (x.value.lo.min(others), x.value.hi.max(others)))
+        shift = scale = np.zeros(len(rows))
+        for index in np.setdiff1d(np.arange(size), left).tolist():
+            still = hi[index] - lo[index] <= 130 * x.u * max(abs(lo[index]), abs(hi[index])) < INF
+            true = (bool(dead[index]), mass is not None and still, bool(idle[index]))
+            units = units_at(x.value, axis, index)
+            if not any(true):
+                names = " or ".join(dict.fromkeys(f"unit {at} of '{unit[0]}'" for unit, at in units))
+                what = names or f"element {index} of axis {axis}"
+                raise NotProved(f"{self.place} reads {what}, which was removed and may be as large as {hi[index]:.4g}")
+            for unit, at in units:
+                self.findings.kinds.setdefault(unit, {}).setdefault(at, set()).add(true)
+            if mass is not None and not (dead[index] or idle[index]):
+                terms = mass[:, index] * (lo[index] + hi[index]) / 2
+                shift, scale = shift + terms, scale + np.abs(terms)
+        if bias is None or not scale.any():
+            return None if bias is None else self.settled(bias, {0: rows})
+        leaf = bias.leaf
+        if leaf is None or leaf.after.shape != rows.shape:
+            raise NotProved(f"{self.place}: the bias has another size than the units")
+        wanted, noise = leaf.before[rows] + shift, 256 * x.u * (np.abs(leaf.before[rows]) + scale)
+        if not (np.abs(leaf.after - wanted) <= noise).all():
+            raise NotProved(f"{self.place}: '{leaf.name}' does not contain the constants that were removed")
+        return replace(bias, keep=(rows,))
+
+    def call(self, a: Step) -> Call:
+        """What a rule must know about a use of its operator."""
+        shape, dtype = a.results[0]  # type: ignore[misc]
+        epsilon, lowest = torch.finfo(dtype).eps if dtype.is_floating_point else 0.0, self.given.lowest
+        return Call(a.op, shape, arithmetic(dtype, lowest), self.given.growth, lowest is not None, epsilon)
+
+    def bounded(self, a: Step, pairs: Mapping[str, Pair]) -> Value:
+        """The interval of a call's first result."""
+        call = self.call(a)
+        if a.op not in RULES or any(isinstance(v, list) and refs(v) for v in a.args.values()):
+            return unbounded(call.shape)
+        args = {n: pairs[n].value if n in pairs else v for n, v in a.args.items()}
+        if any(p.value.rows is not None and (n != "weight" or len(p.value.shape) < 2) for n, p in pairs.items()):
+            return unbounded(call.shape)
+        with np.errstate(all="ignore"):
+            found = RULES[a.op](call, args)
+        if np.isnan(found.lo).any() or np.isnan(found.hi).any():
+            lo, hi = np.where(np.isnan(found.lo), -INF, found.lo), np.where(np.isnan(found.hi), INF, found.hi)
+            return replace(found, lo=lo, hi=hi)
+        return found
+
+    def moved(self, a: Step, b: Step) -> list[Pair]:
+        """An operator that only moves elements is run as it is: on intervals, on units, and on indices."""
+        operands = [self.settled(self.values[place][0]) for place in refs(a.args)]
+        values = [p.value if p.value.rows is None else unbounded(p.value.shape) for p in operands]
+        ends = np.cumsum([0] + [int(np.prod(v.shape)) for v in values]).tolist()
+        numbers = [np.arange(ends[k], ends[k + 1]).reshape(v.shape) for k, v in enumerate(values)]
+        origins = run(a, numbers)
+        if self.given.known is None:
+            lefts = run(b, [n[np.ix_(*p.keep)] if p.keep else n for n, p in zip(numbers, operands, strict=True)])
+        else:
+            masks = run(a, [mask_of(p.keep, p.value.shape) for p in operands])
+            lefts = [o[np.ix_(*axes_left(m))] if o.ndim else o for o, m in zip(origins, masks, strict=True)]
+            if any(int(mask.sum()) != left.size for mask, left in zip(masks, lefts, strict=True)):
+                raise NotProved(f"{self.place} leaves something that is no whole tensor")
+        exact = all(v.exact for v in values)
+        lows = run(a, [np.broadcast_to(v.lo, v.shape) for v in values])
+        highs = lows if exact else run(a, [np.broadcast_to(v.hi, v.shape) for v in values])
+        tags = {}
+        for key in dict.fromkeys(key for v in values for key, _ in v.tags):
+            each = [dict(v.tags).get(key, np.full((1,) * len(v.shape), -1)) for v in values]
+            tags[key] = run(a, [np.broadcast_to(t, v.shape) for t, v in zip(each, values, strict=True)])
+        found = []
+        for k, (origin, left) in enumerate(zip(origins, lefts, strict=True)):
+            keep = grid(origin, left)
+            if keep is None:
+                raise NotProved(f"{self.place} brings elements to other places in the second module")
+            lo, hi = (lows[k], lows[k]) if exact else np.broadcast_arrays(compact(lows[k]), compact(highs[k]))
+            value = Value(lo, hi, origin.shape, tags=tuple((key, compact(t[k])) for key, t in tags.items()))
+            if len(values) == 1 and values[0].shape and keeps_rows(origin, values[0].shape[-1]):
+                value = replace(value, ball=values[0].ball, mix=values[0].mix)
+            found.append(Pair(value, keep, None, max((p.u for p in operands), default=2.0**-53)))
+        return found

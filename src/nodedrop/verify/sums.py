@@ -1,0 +1,274 @@
+"""Operators that sum or pick along axes, on intervals: layers, norms, pools, attention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod, sqrt
+
+import numpy as np
+
+from .calls import Args, Call, axes_of, is_padded, is_transposed, rule
+from .interval import DOUBLE, INF, Array, Ball, Value, between, gamma, times, unbounded
+
+ROUNDINGS = 64  # of the mean of a row, which kernels add up in blocks
+
+
+def rows_of(x: Value) -> tuple[int, ...]:
+    """All axes of a value's ends but the last."""
+    return np.broadcast_shapes(x.lo.shape, x.hi.shape)[:-1]
+
+
+def _spread(call: Call, w: Value, x: Value, bias: Value | None, groups: int = 1) -> tuple[Array, Array]:
+    """Ends per unit of a weighted sum of known weights [units, inputs / groups, positions] over inputs [.., inputs].
+
+    Adding 0 is exact, so the terms that are rounded are those with weights other than 0.
+    """
+    if w.rows is not None:
+        few = Value(w.lo, w.lo, w.lo.shape)
+        some = None if bias is None else bias.full(0).lo[w.rows]
+        ends = _spread(call, few, x, None if some is None else Value(some, some, some.shape)) if len(w.lo) else ()
+        wide = [np.full((*rows_of(x), w.shape[0]), sign * INF) for sign in (-1, 1)]
+        for target, end in zip(wide, ends, strict=False):
+            target[..., w.rows] = end
+        return wide[0], wide[1]
+    flat = w.full(*range(len(w.shape))).lo.reshape(groups, w.shape[0] // groups, w.shape[1], -1)
+    up, down = (half.sum(-1).swapaxes(-1, -2) for half in (np.maximum(flat, 0), np.minimum(flat, 0)))
+    terms = int(np.count_nonzero(flat, (-1, -2)).max(initial=0))
+    offset = None if bias is None else bias.full(0).lo
+    if groups == 1:
+        lower, upper, size = call.arithmetic.weighted(up[0], down[0], x, offset, terms, call.cast)
+    else:
+        rows = Value(x.lo.reshape(groups, 1, -1), x.hi.reshape(groups, 1, -1), ())
+        offset = None if offset is None else offset.reshape(groups, 1, -1)
+        found = call.arithmetic.weighted(up, down, rows, offset, terms, call.cast)
+        lower, upper, size = (end.reshape(1, -1) for end in found)
+    opened = call.arithmetic.open(lower, upper, lower.shape, size)
+    return opened.lo, opened.hi
+
+
+@rule("linear.default", "matmul.default", "mm.default", "bmm.default", "addmm.default")
+def _linear(call: Call, a: Args) -> Value:
+    if call.op == "linear.default":
+        x, w, bias = a["input"], a["weight"], a["bias"]
+        w = replace(w, lo=w.lo.swapaxes(-1, -2), hi=w.hi.swapaxes(-1, -2), shape=w.shape[::-1]) if not w.exact else w
+    elif call.op == "addmm.default":
+        x, w, bias = a["mat1"], a["mat2"], a["self"]
+    else:
+        x, w, bias = a["self"], a.get("other", a.get("mat2")), None
+    if call.op != "linear.default" and w.exact and len(w.shape) == 2:
+        turned = w.full(0, 1).lo.T
+        w = Value(turned, turned, turned.shape)
+    scaled = call.op == "addmm.default" and (a["alpha"] != 1 or a["beta"] != 1)
+    vector = bias is None or (bias.exact and len(bias.shape) == 1)
+    if len(x.shape) < 2 or len(w.shape) < 2 or scaled or not vector:
+        return unbounded(call.shape)
+    rows = x.full(len(x.shape) - 1)
+    if not (w.exact and len(w.shape) == 2):
+        return _by_size(call, rows, w, x.mix) if bias is None else unbounded(call.shape)
+    lo, hi = _spread(call, w, rows, bias)
+    if x.ball is not None and w.rows is None:
+        low, high = _in_ball(call, x.ball, w.full(0, 1).lo, 0.0 if bias is None else bias.full(0).lo)
+        lo, hi = np.fmax(lo, low), np.fmin(hi, high)
+    return Value(lo, hi, call.shape)
+
+
+def _by_size(call: Call, x: Value, w: Value, mix: float | None) -> Value:
+    """A product of two values: a mix of rows if one sums to 1, else |Σ xᵢwᵢ| ≤ Σ max|xᵢ|·max|wᵢ|."""
+    columns = w.full(len(w.shape) - 2)
+    if mix is not None:
+        lo, hi = np.minimum(columns.lo.min(-2, keepdims=True), 0), np.maximum(columns.hi.max(-2, keepdims=True), 0)
+        return call.ends(lo * mix, hi * mix, x.shape[-1] + 4)
+    if not (np.isfinite(x.size).all() and np.isfinite(columns.size).all()):
+        return unbounded(call.shape)
+    size = x.size @ columns.size
+    size = size + call.arithmetic.margin(size, x.shape[-1])
+    low = np.zeros_like(size) if (x.lo >= 0).all() and (columns.lo >= 0).all() else -size
+    return call.arithmetic.open(low, size, call.shape, size)
+
+
+def _in_ball(call: Call, ball: Ball, w: Array, bias: Array | float) -> tuple[Array, Array]:
+    """|w·(g∘x̂)| ≤ √d·‖P(w∘g)‖₂ for normalised rows, P removing the mean if they are centred; plus rounding."""
+    inputs, scaled = w.shape[1], w * ball.scale
+    size = np.abs(scaled).sum(1)
+    scaled = scaled - scaled.mean(1, keepdims=True) if ball.centred else scaled
+    reach = np.sqrt(inputs * np.square(scaled).sum(1) + np.square(times(ball.slack, size)))
+    middle = w @ ball.shift + bias
+    total = sqrt(inputs) * size + np.abs(w) @ np.abs(ball.shift) + np.abs(bias)
+    factor = gamma(inputs + 2 * ROUNDINGS, call.arithmetic.u) + gamma(inputs + 8, DOUBLE)
+    margin = total * factor + call.arithmetic.tiny
+    return middle - reach - margin, middle + reach + margin
+
+
+@rule(*(f"conv{n}d.{form}" for n in (1, 2, 3) for form in ("default", "padding")), "convolution.default",
+      "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")  # fmt: skip
+def _conv(call: Call, a: Args) -> Value:
+    """Bounds per channel, the hull over all positions, with 0 where windows reach over the border."""
+    x, w, bias, groups, rank = a["input"], a["weight"], a["bias"], int(a["groups"]), len(call.shape)
+    if not w.exact or len(w.shape) != rank or (bias is not None and not bias.exact):
+        return unbounded(call.shape)
+    flat = x.hull((0, *range(2, rank)), zero=is_padded(call, a)).full(1)
+    rows = Value(flat.lo.reshape(1, -1), flat.hi.reshape(1, -1), ())
+    if w.rows is not None and groups > 1:
+        return unbounded(call.shape)
+    if is_transposed(call, a):
+        kernel = w.full(*range(rank)).lo
+        grouped = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:]).swapaxes(1, 2)
+        kernel = grouped.reshape(-1, *grouped.shape[2:])
+        w = Value(kernel, kernel, kernel.shape)
+    ends = _spread(call, w, rows, bias, groups)
+    shape = (1, -1, *(1,) * (rank - 2))
+    return Value(ends[0].reshape(shape), ends[1].reshape(shape), call.shape)
+
+
+def _affine(call: Call, half: Array | float, weight: Value | None, bias: Value | None, shape: tuple[int, ...]) -> Value:
+    """Ends of w·x̂ + b for |x̂| ≤ half; a weight of 0 leaves the bias, unrounded."""
+    if any(v is not None and not v.exact for v in (weight, bias)):
+        return unbounded(call.shape)
+    w = np.ones(()) if weight is None else weight.full(*range(len(weight.shape))).lo.reshape(shape)
+    b = np.zeros(()) if bias is None else bias.full(*range(len(bias.shape))).lo.reshape(shape)
+    reach = times(np.abs(w), half)
+    margin = np.where(reach == 0, 0.0, (reach + np.abs(b)) * gamma(8, call.arithmetic.u) + call.arithmetic.tiny)
+    lo, hi = b - reach - margin, b + reach + margin
+    lead = (1,) * (len(call.shape) - lo.ndim)
+    return Value(lo.reshape(lead + lo.shape), hi.reshape(lead + hi.shape), call.shape)
+
+
+def _noise(call: Call, x: Value, epsilon: float, axes: tuple[int, ...] | None = None) -> Array:
+    """The largest error of one x̂ by rounding the mean, where the variance is least: δμ/√ε."""
+    size = x.size.max() if axes is None else x.size.max(axes, keepdims=True)
+    return np.asarray(ROUNDINGS * call.arithmetic.u * size / sqrt(epsilon) if epsilon > 0 else np.full_like(size, INF))
+
+
+@rule("batch_norm.default", "_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.default",
+      "_native_batch_norm_legit_no_training.default", "instance_norm.default")  # fmt: skip
+def _batch_norm(call: Call, a: Args) -> Value:
+    """By running statistics an affine map. By those of m values, |x̂| ≤ √(m−1) (Samuelson) and ≤ (hi−lo)/√ε."""
+    x, rank, epsilon = a["input"], len(call.shape), float(a["eps"])
+    shape, growth = (1, -1, *(1,) * (rank - 2)), 1 + gamma(ROUNDINGS, call.arithmetic.u)
+    if call.op == "instance_norm.default":
+        count = prod(call.shape[2:])
+        half = np.sqrt(max(count - 1, 0) + _noise(call, x, epsilon) ** 2) * growth
+        return _affine(call, half, a["weight"], a["bias"], shape) if a["use_input_stats"] else unbounded(call.shape)
+    if a.get("training", False):
+        axes = (0, *range(2, rank))
+        flat, noise = x.hull(axes), _noise(call, x, epsilon, axes)
+        values = prod(call.shape) / call.shape[1] * call.growth
+        with np.errstate(invalid="ignore"):
+            reach = (flat.hi - flat.lo) / sqrt(epsilon) + noise if epsilon > 0 else np.full_like(noise, INF)
+        half = np.minimum(reach, np.sqrt(noise**2 + max(values - 1, 0))) * growth
+        return _affine(call, half, a["weight"], a["bias"], shape)
+    given = [a[name] for name in ("weight", "bias", "running_mean", "running_var")]
+    if any(v is not None and not v.exact for v in given):
+        return unbounded(call.shape)
+    parts = [np.full(1, d) if v is None else v.full(0).lo for v, d in zip(given, (1.0, 0.0, 0.0, 1.0), strict=True)]
+    weight, bias, mean, variance = (part.reshape(shape) for part in parts)
+    factor = weight / np.sqrt(variance + epsilon)
+    ends = times(factor, x.lo), times(factor, x.hi)
+    size = np.maximum(np.abs(ends[0]), np.abs(ends[1])) + np.abs(bias) + np.abs(mean * factor)
+    margin = np.where(factor == 0, 0.0, size * gamma(12, call.arithmetic.u) + call.arithmetic.tiny)
+    shift = bias - mean * factor
+    lo, hi = np.minimum(*ends) + shift - margin, np.maximum(*ends) + shift + margin
+    return call.arithmetic.open(lo, hi, call.shape)
+
+
+@rule("layer_norm.default", "native_layer_norm.default", "rms_norm.default", "_fused_rms_norm.default")
+def _layer_norm(call: Call, a: Args) -> Value:
+    x, rms, row = a["input"], "rms" in call.op, tuple(a["normalized_shape"])
+    epsilon = call.epsilon if a["eps"] is None else float(a["eps"])
+    slack = 0.0 if rms else float(_noise(call, x, epsilon))
+    half = np.sqrt(max(prod(row) - (not rms), 0) + np.square(slack)) * (1 + gamma(ROUNDINGS, call.arithmetic.u))
+    weight, bias = a["weight"], a.get("bias")
+    found = _affine(call, half, weight, bias, row)
+    if len(row) > 1 or any(v is not None and not v.exact for v in (weight, bias)):
+        return found
+    scale = np.ones(row) if weight is None else weight.full(0).lo
+    shift = np.zeros(row) if bias is None else bias.full(0).lo
+    return replace(found, ball=Ball(scale, shift, not rms, slack))
+
+
+@rule("group_norm.default", "native_group_norm.default")
+def _group_norm(call: Call, a: Args) -> Value:
+    count = prod(call.shape[1:]) // int(a["num_groups"] if "num_groups" in a else a["group"])
+    half = np.sqrt(max(count - 1, 0) + _noise(call, a["input"], float(a["eps"])) ** 2)
+    shape = (1, -1, *(1,) * (len(call.shape) - 2))
+    return _affine(call, half * (1 + gamma(ROUNDINGS, call.arithmetic.u)), a["weight"], a["bias"], shape)
+
+
+def _windows(call: Call) -> tuple[int, ...]:
+    count = next(int(c) for c in call.op if c.isdigit())
+    return tuple(range(len(call.shape) - count, len(call.shape)))
+
+
+@rule(*(f"{kind}_pool{n}d.default" for kind in ("max", "adaptive_max", "avg", "adaptive_avg") for n in (1, 2, 3)),
+      "max_pool2d_with_indices.default", "_adaptive_avg_pool2d.default",
+      *(f"upsample_{kind}d.{form}" for kind in ("nearest1", "nearest2", "nearest3", "bilinear2")
+        for form in ("vec", "default")))  # fmt: skip
+def _pool(call: Call, a: Args) -> Value:
+    """The hull over positions; padding adds −∞ to a maximum (which a window may see alone) and 0 to an average."""
+    x: Value = a["self"] if "self" in a else a["input"]
+    padded, spread = any(np.atleast_1d(a.get("padding", 0))), any(np.atleast_1d(a.get("dilation", 1)) > 1)
+    flat = x.hull(_windows(call), zero=padded and "avg" in call.op)
+    if "avg" not in call.op and "bilinear" not in call.op:
+        return Value(np.full_like(flat.lo, -INF) if padded and spread else flat.lo, flat.hi, call.shape)
+    if a.get("divisor_override") is not None:
+        return unbounded(call.shape)
+    sizes = [x.shape[d] for d in _windows(call)]
+    window = prod(np.broadcast_to(a["kernel_size"], len(sizes)).tolist()) if "kernel_size" in a else prod(sizes)
+    return call.ends(flat.lo, flat.hi, 16 if "bilinear" in call.op else window + 4)
+
+
+@rule("mean.dim", "mean.default", "sum.dim_IntList", "sum.default")
+def _total(call: Call, a: Args) -> Value:
+    x = a["self"]
+    axes = axes_of(a, len(x.shape))
+    count, wide = prod(x.shape[d] for d in axes), x.full(*axes)
+    keep = bool(a.get("keepdim"))
+    lo, hi, size = (end.sum(axes, keepdims=keep) for end in (wide.lo, wide.hi, wide.size))
+    least, most = wide.lo.min(axes, keepdims=keep), wide.hi.max(axes, keepdims=keep)
+    margin, divisor = call.arithmetic.margin(size, count + 2), count if "mean" in call.op else 1
+    lo, hi = (lo - margin) / divisor, (hi + margin) / divisor
+    lo, hi = np.where(least >= 0, np.maximum(lo, 0), lo), np.where(most <= 0, np.minimum(hi, 0), hi)
+    return call.arithmetic.open(lo, hi, call.shape, size)
+
+
+@rule("amax.default", "amin.default")
+def _extreme(call: Call, a: Args) -> Value:
+    axes, keep = axes_of(a, len(a["self"].shape)), bool(a["keepdim"])
+    if "max" in call.op:
+        return Value(a["self"].lo.max(axes, keepdims=keep), a["self"].hi.max(axes, keepdims=keep), call.shape)
+    return Value(a["self"].lo.min(axes, keepdims=keep), a["self"].hi.min(axes, keepdims=keep), call.shape)
+
+
+@rule("softmax.int", "_softmax.default", "_safe_softmax.default")
+def _softmax(call: Call, a: Args) -> Value:
+    axis, u = int(a["dim"]) % len(call.shape), call.arithmetic.u
+    mix = 1 + 8 * u * (call.shape[axis] + 8)
+    return replace(between(0.0, 1 + 16 * u, call.shape), mix=mix if axis == len(call.shape) - 1 else None)
+
+
+@rule("scaled_dot_product_attention.default")
+def _attention(call: Call, a: Args) -> Value:
+    """A mix of the rows of v, with 0 among them where rows may be masked or dropped."""
+    v, p = a["value"], float(a["dropout_p"])
+    loose = a["attn_mask"] is not None or a["is_causal"] or p > 0
+    flat = v.hull((len(v.shape) - 2,), zero=loose)
+    scale = 1.0 if p == 0 else (1 / (1 - p) if p < 1 else 0.0)
+    if a["enable_gqa"] or len(v.shape) != len(call.shape):
+        return unbounded(call.shape)
+    return call.ends(times(flat.lo, scale), times(flat.hi, scale), 4 * v.shape[-2] + 64)
+
+
+@rule("embedding.default")
+def _embedding(call: Call, a: Args) -> Value:
+    """Some row of the table."""
+    flat = a["weight"].full(1).hull((0,))
+    lead = (1,) * (len(call.shape) - 1)
+    return Value(flat.lo.reshape(*lead, -1), flat.hi.reshape(*lead, -1), call.shape)
+
+
+@rule("where.self", "masked_fill.Scalar")
+def _either(call: Call, a: Args) -> Value:
+    x, y = a["self"], call.value(a.get("other", a.get("value")))
+    lo, hi = np.minimum(x.lo, y.lo), np.maximum(x.hi, y.hi)
+    lead = (1,) * (len(call.shape) - lo.ndim)
+    return Value(lo.reshape(lead + lo.shape), hi.reshape(lead + hi.shape), call.shape)

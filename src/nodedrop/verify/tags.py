@@ -1,0 +1,81 @@
+"""Which unit an element belongs to, from the weight that makes it on to where it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .calls import Call, axes_of, is_transposed
+from .interval import INF, Array, Value
+from .pairs import ALONG, CURVES, EACH, PER_CHANNEL, PRODUCTS, REDUCTIONS, ZERO, Findings, Pair, Unit
+from .program import Step
+
+
+def tags_of(name: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """The units of a tensor along its first two axes."""
+    lines = [[-1 if e == d else 1 for e in range(len(shape))] for d in range(min(len(shape), 2))]
+    return tuple(((name, d, True), np.arange(shape[d]).reshape(line)) for d, line in enumerate(lines))
+
+
+def units_at(value: Value, axis: int, index: int) -> list[tuple[Unit, int]]:
+    """The units that an element along an axis belongs to, where it is not a mix of many."""
+    found = []
+    for key, tag in value.tags:
+        at = np.unique(tag.take(index, axis) if tag.shape[axis] > 1 else tag)
+        found += [(key[:2], int(t)) for t in at if t >= 0] if len(at) <= 4 else []
+    return found
+
+
+def meet(findings: Findings, a: Step, pairs: Mapping[str, Pair]) -> None:
+    """At an activation with a zero region: how large each unit's value can be there."""
+    edge = ZERO[a.op](a.args) if a.op in ZERO else None
+    if edge is None:
+        return
+    x = next(iter(pairs.values())).value
+    for (name, axis, fresh), tag in x.tags:
+        if fresh:
+            at, tops, sizes = (item.reshape(-1) for item in np.broadcast_arrays(tag, x.hi, x.size))
+            for table, numbers in ((findings.bounds, tops), (findings.sizes, sizes)):
+                most = np.full(int(at.max(initial=0)) + 1, -INF)
+                np.maximum.at(most, at[at >= 0], numbers[at >= 0])
+                row = table.setdefault((name, axis), {})
+                for index in np.unique(at[at >= 0]).tolist():
+                    row[index] = max(row.get(index, -INF), float(most[index]))
+
+
+def tags_after(call: Call, a: Step, pairs: Mapping[str, Pair], value: Value) -> tuple[Any, ...]:
+    """Which units the result's elements belong to."""
+    rank, conv = len(value.shape), "conv" in a.op
+    if a.op in PRODUCTS or (conv and "weight" in pairs):
+        source = pairs[PRODUCTS[a.op][1] if a.op in PRODUCTS else "weight"].value
+        turned = is_transposed(call, a.args) if conv else a.op != "linear.default"
+        shape = [-1 if d == (1 if conv else rank - 1) else 1 for d in range(rank)]
+        times = int(a.args["groups"]) if conv and turned else 1
+        return tuple(
+            (key, np.concatenate([tag.reshape(-1) + g * tag.size for g in range(times)]).reshape(shape))
+            for key, tag in source.tags
+            if tag.ndim > 1 and tag.size == tag.shape[int(turned)] > 0
+        )
+    name = a.op.split(".")[0]
+    if a.op not in EACH and not PER_CHANNEL.fullmatch(name) and not ALONG.fullmatch(name):
+        return ()
+    done = a.op in CURVES or (a.op in ZERO and ZERO[a.op](a.args) is not None)
+    found = []
+    for word, pair in pairs.items():
+        for (owner, axis, fresh), tag in pair.value.tags if a.op in EACH or word in ("input", "self") else ():
+            if name in REDUCTIONS:
+                tag = _reduced(tag, axes_of(a.args, tag.ndim), bool(a.args.get("keepdim")))
+            shaped = tag.reshape((1,) * (rank - tag.ndim) + tag.shape)
+            if all(shaped.shape[d] in (1, value.shape[d]) for d in range(rank)):
+                found.append(((owner, axis, fresh and not done), shaped))
+    return tuple(found)
+
+
+def _reduced(tag: Array, axes: tuple[int, ...], keepdim: bool) -> Array:
+    """The units of a sum or a maximum along axes, where all its elements belong to the same."""
+    mixed = any(tag.shape[d] > 1 for d in axes)
+    if mixed:
+        tag = np.full([1 if d in axes else n for d, n in enumerate(tag.shape)], -1)
+    return tag if keepdim else tag.reshape([n for d, n in enumerate(tag.shape) if d not in axes])

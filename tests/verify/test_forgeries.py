@@ -1,0 +1,151 @@
+"""A ledger that was changed is rejected, also if its chain of hashes was mended; and so are other models."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.verify.forging import forgeries, mended, read, write
+from torch import Tensor, nn
+
+import nodedrop as nd
+from nodedrop.verify import verify
+
+FORGED = 520
+
+
+def mlp() -> tuple[nn.Module, Tensor]:
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 7), nd.SoftClampedReLU(), nn.Linear(7, 2))
+    with torch.no_grad():
+        model[0].bias[[1, 4]] = -9.0
+        model[2].bias[[0, 6]] -= 12.0
+        model[4].weight[:, 3] = 0.0
+    return model, torch.rand(3, 5)
+
+
+def convolutions() -> tuple[nn.Module, Tensor]:
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 5, 3), nn.ReLU6(),
+        nn.Flatten(), nn.Linear(20, 3),
+    )  # fmt: skip
+    with torch.no_grad():
+        model[1].bias[[0, 3]] = -40.0
+        model[4].bias[[1, 2]] = -60.0
+    return model, torch.rand(2, 1, 8, 8)
+
+
+@dataclass(frozen=True)
+class Case:
+    before: nn.Module
+    after: nn.Module
+    inputs: Tensor
+    ledger: Path
+
+
+@pytest.fixture(scope="module", params=[mlp, convolutions])
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    torch.manual_seed(0)
+    model, inputs = request.param()
+    before = copy.deepcopy(model)
+    path = tmp_path_factory.mktemp("true") / "ledger.jsonl"
+    assert len(nd.compact_(model, inputs, ledger=path, batch_size=8).removed) >= 4
+    return Case(before, model, inputs, path)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both programs are read once, since ledgers change and modules do not."""
+    from nodedrop.verify import check
+
+    programs: dict[Any, Any] = {}
+    true: Callable[..., Any] = check.read
+
+    def remembered(module: nn.Module, inputs: Any, mode: str) -> Any:
+        key = (id(module), mode)
+        if key not in programs:
+            programs[key] = true(module, inputs, mode)
+        return programs[key]
+
+    monkeypatch.setattr(check, "read", remembered)
+
+
+def test_the_true_ledger_is_accepted(case: Case) -> None:
+    verdict = verify(case.before, case.after, case.inputs, (0.0, 1.0), ledger=case.ledger)
+    assert (verdict.status, verdict.code) == ("proved", 0), verdict
+    assert verdict.units == len([line for line in read(case.ledger) if line["line"] == "unit"])
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_forged_ledger_is_rejected(case: Case, tmp_path: Path) -> None:
+    lines, accepted = read(case.ledger), []
+    for what, forged in forgeries(lines, FORGED // 2, seed=1):
+        path = write(tmp_path / "forged.jsonl", forged)
+        verdict = verify(case.before, case.after, case.inputs, (0.0, 1.0), ledger=path, tries=2)
+        if verdict.status == "proved":
+            accepted.append(what)
+    assert sorted(set(accepted)) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_domain_that_only_the_ledger_states_must_give_its_bounds(case: Case, tmp_path: Path) -> None:
+    """Where no bound depends on the domain, the verdict is about the one that is stated, and says so."""
+    for ends in ((0.0, 0.5), (0.0, 1.5), (-1.0, 1.0)):
+        lines = read(case.ledger)
+        lines[0]["inputs"][0]["lo"], lines[0]["inputs"][0]["hi"] = ends
+        path = write(tmp_path / "forged.jsonl", mended(lines))
+        verdict = verify(case.before, case.after, case.inputs, ledger=path, tries=2)
+        assert verdict.status != "proved" or verdict.domain[0].startswith(f"[{ends[0]:g}, {ends[1]:g}]")
+        assert verdict.status != "proved" or isinstance(case.before[0], nn.Conv2d)
+
+
+def test_other_weights_are_rejected(case: Case) -> None:
+    for side in (0, 1):
+        pair = [copy.deepcopy(case.before), copy.deepcopy(case.after)]
+        with torch.no_grad():
+            next(pair[side].parameters()).view(-1)[0] += 1e-6
+        assert verify(pair[0], pair[1], case.inputs, ledger=case.ledger).status == "refuted"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_ledger_made_up_for_live_units_is_refuted_with_an_input(case: Case, tmp_path: Path) -> None:
+    """Weights, fingerprints and chain all fit: only the proof can tell."""
+    from nodedrop.ledger import fingerprint
+    from nodedrop.verify.claims import tensors_of
+
+    before = copy.deepcopy(case.before)
+    with torch.no_grad():  # the units that go are alive
+        for name, tensor in before.named_parameters():
+            if name.endswith("bias"):
+                tensor.clamp_(min=-0.1)
+        before[0].bias.fill_(1.0)
+    after = copy.deepcopy(case.after)
+    lines = read(case.ledger)
+    cut = lines[1]
+    with torch.no_grad():
+        for name, tensor in tensors_of(after).items():
+            value = tensors_of(before)[name]
+            for item in (i for i in cut["tensors"] if i["tensor"] == name):
+                kept = sorted(set(range(item["size"])) - set(item["removed"]))
+                value = value.index_select(item["axis"], torch.tensor(kept))
+            tensor.copy_(value)
+    lines[0]["fingerprint"] = cut["before"] = fingerprint(tensors_of(before))
+    cut["after"] = fingerprint(tensors_of(after))
+    path = write(tmp_path / "forged.jsonl", mended(lines))
+    verdict = verify(before, after, case.inputs, (0.0, 1.0), ledger=path)
+    assert verdict.status == "refuted", verdict
+    assert verdict.counterexample is not None
+    with torch.no_grad():
+        old, new = (m.eval()(verdict.counterexample.inputs[0].float()) for m in (before, after))
+    assert float((old - new).abs().max()) > 1e-4
+
+
+def test_a_file_of_another_kind_is_rejected(case: Case, tmp_path: Path) -> None:
+    for text in ("", "x\n", "{}\n", "[]\n", '{"line": "header"}\n', "null\n"):
+        path = tmp_path / "ledger.jsonl"
+        path.write_text(text)
+        assert verify(case.before, case.after, case.inputs, ledger=path).status == "refuted"

@@ -1,0 +1,194 @@
+"""The ledger of a training run: written as it goes, resumed, checked, forged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from tests.verify import target
+from tests.verify.forging import Lines, mended, read, write
+from typer.testing import CliRunner
+
+import nodedrop as nd
+from nodedrop.cli.app import app
+from nodedrop.verify import Verdict
+from nodedrop.verify.run import verify_run
+
+MODEL = "tests.verify.target:network"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        target.train(folder)
+    return folder
+
+
+def check(folder: Path) -> Verdict:
+    last = target.network()
+    nd.load(last, folder / "model.safetensors")
+    return verify_run(target.network(), last, torch.zeros(4, 1, 4, 4), folder / "ledger.jsonl")
+
+
+def test_every_cut_of_a_run_is_proved(run: Path) -> None:
+    verdict = check(run)
+    assert verdict.status == "proved", verdict
+    cuts = [line for line in read(run / "ledger.jsonl") if line["line"] == "cut"]
+    assert len(cuts) >= 3, "too few cuts to tell anything"
+    assert verdict.units == sum(cut["units"] for cut in cuts) >= 10
+
+
+def test_a_killed_run_ends_with_the_same_ledger(run: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        target.train(tmp_path, stop=55)
+        with (tmp_path / "ledger.jsonl").open("a") as file:
+            file.write('{"line": "unit", "cut"')  # half a line
+        target.train(tmp_path)
+    assert (tmp_path / "ledger.jsonl").read_bytes() == (run / "ledger.jsonl").read_bytes()
+    assert check(tmp_path).status == "proved"
+
+
+def test_what_is_kept_is_small_and_makes_cuts_reversible(run: Path) -> None:
+    dense = sum(p.numel() for p in target.network().parameters())
+    lines = [line for line in read(run / "ledger.jsonl") if line["line"] == "cut"]
+    removed = 0
+    for cut in lines:
+        kept = load_file(run / cut["witness"]["file"])
+        removed += sum(value.size for name, value in kept.items() if name.startswith("removed/"))
+        for item in cut["tensors"]:
+            name = f"removed/{item['axis']}/{item['tensor']}"
+            if f"whole/{item['tensor']}" not in kept:
+                assert kept[name].shape[item["axis"]] == len(item["removed"])
+    # every number is removed at most once; batch norm has two statistics beside its parameters
+    assert removed <= dense + 16
+
+
+def test_a_cut_can_be_undone(tmp_path: Path) -> None:
+    model = target.network()
+    with torch.no_grad():
+        model[4].bias[[2, 3]] = -99.0
+        model[6].bias[[0, 9]] = -99.0
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    drop = nd.NodeDrop(model, None, torch.rand(4, 1, 4, 4), ledger=tmp_path / "ledger.jsonl")
+    assert drop.drop() is not None
+    cut = read(tmp_path / "ledger.jsonl")[1]
+    kept = load_file(tmp_path / cut["witness"]["file"])
+    tensors = {name: value.numpy() for name, value in model.state_dict().items()}
+    for item in sorted(cut["tensors"], key=lambda item: -item["axis"]):
+        name, axis = item["tensor"], item["axis"]
+        if f"whole/{name}" in kept:
+            tensors[name] = kept[f"whole/{name}"]
+            continue
+        places = [k - j for j, k in enumerate(item["removed"])]
+        tensors[name] = np.insert(tensors[name], places, kept[f"removed/{axis}/{name}"], axis)
+    for name, value in before.items():
+        assert np.array_equal(tensors[name], value.numpy()), name
+
+
+def _live(lines: Lines, folder: Path) -> None:
+    """Weights that were kept are changed, and the chain and all hashes with them: the units are alive now."""
+    cut = next(line for line in lines if line["line"] == "cut")
+    path = folder / cut["witness"]["file"]
+    kept = dict(load_file(path))
+    kept |= {name: value + 50.0 for name, value in kept.items() if name.endswith("bias")}
+    save_file(kept, path)
+    cut["witness"]["sha256"] = sha256(path.read_bytes()).hexdigest()
+
+
+def _other(lines: Lines, folder: Path) -> None:
+    cut = next(line for line in lines if line["line"] == "cut")
+    cut["witness"]["file"] = "../model.safetensors"
+
+
+def _lower(lines: Lines, folder: Path) -> None:
+    unit = next(line for line in lines if line["line"] == "unit" and line["bound"] is not None)
+    unit["bound"] -= 1.0
+
+
+def _lost(lines: Lines, folder: Path) -> None:
+    first, second = [k for k, line in enumerate(lines) if line["line"] == "cut"][:2]
+    del lines[first:second]
+    for line in lines[1:]:
+        line["cut"] -= 1
+
+
+def _index(lines: Lines, folder: Path) -> None:
+    next(line for line in lines if line["line"] == "unit")["index"] += 1
+
+
+def _order(lines: Lines, folder: Path) -> None:
+    for line in lines[1:]:
+        line["step"] = 100 - line["step"]
+
+
+def _none(lines: Lines, folder: Path) -> None:
+    next(line for line in lines if line["line"] == "cut")["witness"] = None
+
+
+@pytest.mark.parametrize("forge", [_live, _other, _lower, _lost, _index, _order, _none])
+def test_a_forged_run_is_rejected(run: Path, tmp_path: Path, forge: Callable[[Lines, Path], Any]) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    lines = read(folder / "ledger.jsonl")
+    forge(lines, folder)
+    write(folder / "ledger.jsonl", mended(lines))
+    assert check(folder).status != "proved"
+
+
+def test_another_model_at_the_end_is_refuted(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    nd.save(target.network(), folder / "model.safetensors")
+    assert check(folder).status == "refuted"
+
+
+def test_the_command_on_a_run(run: Path) -> None:
+    done = CliRunner().invoke(app, ["verify", str(run), "--model", MODEL, "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["verdict"] == "proved"
+    done = CliRunner().invoke(app, ["verify", str(run), "--model", MODEL, "--domain", "0,2"])
+    assert done.exit_code == 1
+    assert "another domain" in done.output
+
+
+def test_the_command_on_two_files(tmp_path: Path) -> None:
+    model = target.network()
+    with torch.no_grad():
+        model[4].bias[[2, 3]] = -99.0
+    before, after, ledger = (str(tmp_path / name) for name in ("a.safetensors", "b.safetensors", "ledger.jsonl"))
+    nd.save(model, before)
+    nd.compact_(model, torch.rand(2, 1, 4, 4), ledger=ledger)
+    nd.save(model, after)
+    files = ["verify", "--before", before, "--after", after, "--model", MODEL]
+    assert CliRunner().invoke(app, [*files, "--ledger", ledger]).exit_code == 0
+    assert CliRunner().invoke(app, [*files, "--example", "2,1,4,4"]).exit_code == 0
+    assert CliRunner().invoke(app, files).exit_code == 2
+    assert CliRunner().invoke(app, [*files, "--example", "2,1,4,4", "--domain", "x"]).exit_code == 2
+    assert CliRunner().invoke(app, [*files, "--ledger", str(tmp_path / "none.jsonl")]).exit_code == 2
+    assert CliRunner().invoke(app, ["verify"]).exit_code == 2
+    with torch.no_grad():
+        model[8].weight += 0.1
+    nd.save(model, after)
+    assert CliRunner().invoke(app, [*files, "--ledger", ledger]).exit_code == 1
+    assert CliRunner().invoke(app, [*files, "--example", "2,1,4,4"]).exit_code == 1
+
+
+def test_the_schema_names_every_field() -> None:
+    from nodedrop.verify import claims
+
+    schema = json.loads((Path(claims.__file__).parent / "schema-1.json").read_text(encoding="utf-8"))
+    for kind, fields in claims.FIELDS.items():
+        assert set(schema["$defs"][kind]["required"]) == {*fields, "line", "prev", "hash"}, kind
+        assert set(schema["$defs"][kind]["properties"]) == {*fields, "line", "prev", "hash"}, kind
