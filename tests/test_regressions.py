@@ -419,3 +419,19 @@ def test_statistics_that_something_else_reads_have_a_data_edge(reads: bool) -> N
     written = {buffer for buffer, _ in graph.mutations}
     assert bool(written) == reads
     assert any(node.op == "aten.batch_norm.default" for node in graph.nodes) != reads
+
+
+def test_a_grouped_convolution_left_with_one_group() -> None:
+    """The exporter leaves `groups=1` out of the call, and the prediction spelled it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Conv2d(2, 4, 3, groups=2), nn.ReLU(), nn.Conv2d(4, 1, 1))
+    with torch.no_grad():
+        model[0].weight.abs_()
+        model[0].bias.copy_(torch.tensor([-9.0, 1.0]))
+        model[2].weight.abs_()
+        model[2].bias.copy_(torch.tensor([-1.0, -1.0, 1.0, 1.0]))
+    images = torch.rand(2, 1, 5, 5)
+    before = model(images)
+    nd.compact_(model, images)
+    assert (model[2].groups, model[2].out_channels, model[2].in_channels) == (1, 2, 1)
+    torch.testing.assert_close(model(images), before)

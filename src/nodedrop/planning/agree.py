@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ..tracing.compact import MOVES
 from ..tracing.graph import Graph, Node, Program
 
@@ -55,7 +57,18 @@ def _numbers(node: Node) -> list[Any]:
         elif isinstance(value, bool | int | float | str):
             found.append(value)
 
-    walk(node.args)
+    walk((*node.args, *_left_out(node)))
     for key in sorted(node.kwargs):
         walk(node.kwargs[key])
     return found
+
+
+def _left_out(node: Node) -> list[Any]:
+    """Defaults of the arguments at the end that the trace does not spell out, such as one group."""
+    space, _, name = node.op.partition(".")
+    packet, _, overload = name.partition(".")
+    operator = getattr(getattr(getattr(torch.ops, space, None), packet, None), overload or "default", None)
+    if not isinstance(operator, torch._ops.OpOverload):
+        return []
+    rest = operator._schema.arguments[len(node.args) :]
+    return [item.default_value for item in rest if item.has_default_value() and item.name not in node.kwargs]
