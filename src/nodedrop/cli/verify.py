@@ -53,12 +53,24 @@ def verify(
         if before or after or ledger:
             raise InputError("a run knows its files; leave --before, --after and --ledger out, or the run")
         verdict = _of_run(run, model, box)
+        _keep(verdict, run)
     elif before is None or after is None or model is None:
         raise InputError("name the folder of a run, or --before and --after with --model package.module:factory")
     else:
         verdict = _of_pair(before, after, model, ledger, example, box, mode, batch_size)
     typer.echo(json.dumps(verdict.to_json()) if as_json else str(verdict))
     raise typer.Exit(verdict.code)
+
+
+def _keep(verdict: Verdict, folder: Path) -> None:
+    """Leave the answer with the run, for its report; a folder that cannot be written to is no obstacle."""
+    from ..training.atomic import replacing
+
+    try:
+        with replacing(folder / "verdict.json") as path:
+            path.write_text(json.dumps(verdict.to_json()) + "\n", encoding="utf-8")
+    except OSError:
+        pass
 
 
 def _of_pair(
@@ -114,7 +126,7 @@ def _network(folder: Path, header: dict[str, Any]) -> nn.Module:
     channels, size = shape[1:3] if len(shape) == 4 else (1, shape[1])
     own = {key: value for key, value in (("activation", recipe.activation), ("init", recipe.init)) if value}
     return build(
-        recipe.network, classes=header["outputs"][0][-1], batch_norm=recipe.batch_norm, width=recipe.width,
+        recipe.network, classes=header["outputs"][0][1], batch_norm=recipe.batch_norm, width=recipe.width,
         in_channels=channels, size=size, **own,
     )  # fmt: skip
 
