@@ -172,7 +172,7 @@ def test_it_fits_on_a_phone_and_in_the_dark(browser: Any, tmp_path: Path, width:
     )
     try:
         opened(browser, write_html([view(made(tmp_path / "run"))], tmp_path / "page.html"))
-        assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
         assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 30)"
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
