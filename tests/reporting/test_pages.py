@@ -76,7 +76,7 @@ def test_pages_hold_numbers_of_records_and_their_origin(results: Path, tmp_path:
     assert f"{record['parameters']:,}" in mnist
     assert record["machine"]["torch"] in mnist
     assert "nodedrop report" in mnist
-    assert "epochs 2 for 24" in mnist
+    assert "batch 100 for 50" in mnist
     assert "Fewer images were seen." in mnist
     assert "no test prediction" in mnist
     assert all(path.exists() for path in made)
