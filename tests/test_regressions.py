@@ -435,3 +435,31 @@ def test_a_grouped_convolution_left_with_one_group() -> None:
     nd.compact_(model, images)
     assert (model[2].groups, model[2].out_channels, model[2].in_channels) == (1, 2, 1)
     torch.testing.assert_close(model(images), before)
+
+
+class Halves(nn.Module):
+    """Its code needs an even number of channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Conv2d(1, 4, 1), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).relu()
+        n, c, h, w = y.shape
+        return self.head(y.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, -1, h, w))
+
+
+def test_what_the_models_own_code_refuses_is_pinned_and_said() -> None:
+    torch.manual_seed(0)
+    model = Halves()
+    with torch.no_grad():
+        model.first.weight.abs_()
+        model.first.bias.copy_(torch.tensor([-9.0, -9.0, -9.0, 1.0]))
+    images = torch.rand(2, 1, 3, 3)
+    before = model(images)
+    ledger = nd.compact_(model, images)
+    torch.testing.assert_close(model(images), before)
+    kept = [unit.reason or "" for unit in ledger.units if unit.layer == "first" and unit.status == "pinned"]
+    assert len(ledger.removed) + sum(bool(reason) for reason in kept) == 3
+    assert all("own code" in reason or "even" in reason or "split" in reason for reason in kept)

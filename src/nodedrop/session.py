@@ -177,24 +177,22 @@ class Session:
         return self._analysis(certificates, self.plan(certificates))
 
     def cut_(self, on_collapse: OnCollapse) -> Outcome:
-        """Cut what can be cut, all or nothing, and follow with program and structure."""
-        certificates = self.certificates()
-        proposal = self._proposal(certificates, on_collapse)
-        self._agree(f"{int(proposal.removed.sum())} to go, set {_digest(proposal)}")
-        if not proposal:
-            return Outcome(self._analysis(certificates, proposal))
-        before = self._outputs()
-        outcome = self._attempt(certificates, proposal, before)
-        if isinstance(outcome, Outcome):
-            return outcome
-        self._block_failing_groups(certificates, proposal, before)
-        proposal = self._proposal(certificates, on_collapse)
-        if not proposal:
-            return Outcome(self._analysis(certificates, proposal))
-        outcome = self._attempt(certificates, proposal, before)
-        if isinstance(outcome, CutError):
-            raise CutError(f"the cut failed its check and was rolled back, the model is unchanged: {outcome}")
-        return outcome
+        """Cut what can be cut, all or nothing, and follow with program and structure.
+
+        What fails its check is pinned with the reason, and the rest tried again: another unit may then be the one that
+        is kept of a layer. Every round pins something, so there is a last one.
+        """
+        certificates, before = self.certificates(), None
+        while True:
+            proposal = self._proposal(certificates, on_collapse)
+            self._agree(f"{int(proposal.removed.sum())} to go, set {_digest(proposal)}")
+            if not proposal:
+                return Outcome(self._analysis(certificates, proposal))
+            before = self._outputs() if before is None else before
+            outcome = self._attempt(certificates, proposal, before)
+            if isinstance(outcome, Outcome):
+                return outcome
+            self._block_failing_groups(certificates, proposal, before, outcome)
 
     def _proposal(self, certificates: list[Certificates], on_collapse: str) -> Plan:
         made = self.plan(certificates)
@@ -242,16 +240,23 @@ class Session:
             found += [outputs(self.module, inputs, ("eval",)) for inputs in self._samples if inputs is not None]
         return found
 
-    def _block_failing_groups(self, certificates: list[Certificates], proposal: Plan, before: _Outputs) -> None:
-        """Find the groups that the model's own code does not allow to be cut (sizes written into it)."""
+    def _block_failing_groups(
+        self, certificates: list[Certificates], proposal: Plan, before: _Outputs, failure: CutError
+    ) -> None:
+        """Find the groups that the model's own code does not allow to be cut (sizes written into it).
+
+        If each passes by itself, it is all of them together that does not.
+        """
         everything = proposal.removed.nonzero().reshape(-1).tolist()
+        reason, known = "the model's own code does not allow the cut", len(self.blocked)
         for group in self._independent_groups(proposal):
             outside = {label: "tried by itself" for label in everything if label not in group}
             alone = self.plan(certificates, {**self.blocked, **outside})
             error = self._attempt(certificates, alone, before, final=False)
             if isinstance(error, CutError):
-                reason = f"the model's own code does not allow the cut: {error}"
-                self.blocked.update(dict.fromkeys(group, reason))
+                self.blocked.update(dict.fromkeys(group, f"{reason}: {error}"))
+        if len(self.blocked) == known:
+            self.blocked.update(dict.fromkeys(everything, f"{reason}: {failure}"))
 
     def _independent_groups(self, proposal: Plan) -> list[set[int]]:
         """Removed labels, split into sets that share no tensor axis."""
