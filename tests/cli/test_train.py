@@ -30,7 +30,7 @@ def test_a_recipe_trains_and_its_outcome_is_told(tmp_path: Path) -> None:
     for words in ("test error", "before the final cut", "160 → ", "49,850 → ", "largest logit change", "seconds"):
         assert words in done.stdout
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
-        "config.json", "lock", "metrics.jsonl", "model.safetensors", "result.json",
+        "config.json", "cuts", "ledger.jsonl", "lock", "metrics.jsonl", "model.safetensors", "result.json",
     ]  # fmt: skip
 
 

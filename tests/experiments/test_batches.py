@@ -151,7 +151,7 @@ def test_the_images_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((IMAGES.float(), LABELS, 5), {}, "images must be bytes of four axes with as many labels, got torch.float32"),
+        ((IMAGES.float(), LABELS, 5), {}, "images must be bytes of four axes with as many labels, or of two"),
         ((IMAGES, LABELS[1:], 5), {}, "images must be bytes of four axes"),
         ((IMAGES, LABELS, 0), {}, "no batch of 0 can be taken from 23 images"),
         ((IMAGES, LABELS, 24), {"drop_last": True}, "no batch of 24 can be taken from 23 images"),

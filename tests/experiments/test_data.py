@@ -173,7 +173,7 @@ def refusal(name: str, folder: Path) -> str:
 
 def test_an_unknown_name_gets_the_list() -> None:
     assert refusal("cifar", Path()) == (
-        "there is no data set 'cifar'; there are mnist, fashion-mnist, cifar10, cifar100"
+        "there is no data set 'cifar'; there are mnist, fashion-mnist, cifar10, cifar100, pydoc"
     )
 
 

@@ -140,7 +140,7 @@ def test_what_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     ("every", "checkpoint", "options"),
     [
         ("epoch", 6, {"save_strategy": "epoch"}),
-        (4, 7, {"save_strategy": "steps", "save_steps": 7, "optim": "sgd", "learning_rate": 0.01}),
+        (4, 7, {"save_strategy": "steps", "save_steps": 7, "optim": "sgd", "learning_rate": 0.04}),
     ],
     ids=["epoch, given optimizer", "steps, own optimizer"],
 )

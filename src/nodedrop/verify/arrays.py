@@ -38,7 +38,7 @@ def refs(value: Any) -> list[int]:
 
 def run(step: Step, arrays: Sequence[Array]) -> list[Array]:
     """An operator's results on these arrays in place of its operands."""
-    tensors = iter([torch.from_numpy(np.ascontiguousarray(x)) for x in arrays])
+    tensors = iter([torch.from_numpy(np.array(x, order="C")) for x in arrays])
 
     def filled(value: Any) -> Any:
         if isinstance(value, Ref):
