@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..experiments.demo import Demonstration, Moment
 
 BAR = 40
+OWN = {"run", "index.html", "units.html", "outcome.json"}
 
 
 def demo(
@@ -34,6 +35,7 @@ def demo(
 
     from ..experiments.demo import Demonstration
     from ..reporting.demo import write_page
+    from ..reporting.html import view, write_html
 
     if threads:
         torch.set_num_threads(threads)
@@ -47,8 +49,9 @@ def demo(
     except KeyboardInterrupt:
         console.print("stopped; nothing is left behind but the folder " + str(out))
         raise typer.Exit(130) from None
-    with console.status("measuring the times of the dense and of the small network"):
+    with console.status("measuring times, and checking every certificate once more with a program of its own"):
         outcome = demonstration.finish()
+    write_html([view(run)], out / "units.html")
     page = write_page(outcome, out)
     if as_json:
         typer.echo(json.dumps(outcome, indent=1))
@@ -60,7 +63,7 @@ def demo(
 
 def _fresh(out: Path) -> Path:
     """The folder, without the demonstration that may have been there; with anything else, an error."""
-    if out.exists() and (not out.is_dir() or ({p.name for p in out.iterdir()} - {"run", "index.html", "outcome.json"})):
+    if out.exists() and (not out.is_dir() or {p.name for p in out.iterdir()} - OWN):
         raise InputError(f"'{out}' holds other things than a demonstration; choose another folder with --out")
     if (out / "run").exists():
         shutil.rmtree(out / "run")
@@ -126,6 +129,8 @@ def _table(outcome: dict[str, Any]) -> Table:
     for name, title in (("step", "training step"), ("inference", "inference, 256 images")):
         dense, small = outcome["times"][name]["dense"], outcome["times"][name]["small"]
         table.add_row(title, f"{dense * 1e3:.0f} ms", f"{small * 1e3:.0f} ms", f"{dense / small:.1f}× faster")
+    said, units = outcome["verdict"]["verdict"], outcome["verdict"]["units"]
+    table.add_row("certificates", "", f"{units}", f"{said} by the independent checker in {outcome['checking']:.0f} s")
     table.add_row("whole run", "", f"{outcome['wall']:.0f} s", f"{outcome['cutting']:.1f} s of them in cuts")
     return table
 

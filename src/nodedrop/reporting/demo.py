@@ -48,7 +48,9 @@ others were removed while the network trained, each when it was proved that it c
 {_table(outcome, factor)}
 <p>None of the {outcome["cuts"]} cuts changed a logit by more than {change:.1e} of the largest,
 which is rounding; the last one, tried on all test images, changed {outcome["predictions_changed"]}
-predictions.</p>
+predictions. Afterwards a checker that shares no code with the rest derived every certificate again, from the ledger
+of the run and the weights it kept: {outcome["verdict"]["verdict"]} for {outcome["verdict"]["units"]} removed units.</p>
+<p><a href="units.html">Watch every unit come and go</a>, with a slider over the run.</p>
 {figures}
 <p>Measured on {html.escape(str(machine["processor"]))}, {machine["threads"]} threads, torch
 {html.escape(str(machine["torch"]))}, in {outcome["wall"]:.0f} s. <code>run/model.safetensors</code> is the network;
