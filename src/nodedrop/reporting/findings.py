@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from ..experiments.data import TEXT
 from . import paper
 from .groups import Point, Series, Setting, Spread, compared, lam_of, name_of, points, settings, standard
 from .records import Record
@@ -246,10 +247,32 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def _text(records: Sequence[Record], topic: str) -> Iterable[str]:
+    """The most units that went at a perplexity within one per cent of the baseline's."""
+    found = standard(records, TEXT)
+    for setting in settings(found):
+        for one in setting.series:
+            if one.baseline is None or not one.points:
+                continue
+            base = one.baseline.perplexity.mean
+            best = max((p for p in one.points if p.perplexity.mean <= 1.01 * base), key=lambda p: p.units_removed.mean,
+                       default=None)  # fmt: skip
+            if best is None:
+                yield f"No λ kept the perplexity within 1 % of the baseline's, {base:.3f}."
+                continue
+            yield (
+                f"With λ = {lam_of(best.lam)}, {best.units_removed.mean:.1f} % of the feed-forward units went at a "
+                f"perplexity of {best.perplexity.mean:.3f}, where the baseline has {base:.3f}."
+            )
+    yield from _cuts(found)
+    yield from _collapses(found)
+
+
 _TOPICS: dict[str, Callable[[Sequence[Record], str], Iterable[str]]] = {
     "mnist": _mnist,
     "cifar10": _cifar,
     "cifar100": _cifar,
     "activations": _comparison,
     "penalties": _comparison,
+    "text": _text,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from math import exp
 from statistics import mean, stdev
 from typing import Any
 
@@ -55,6 +56,10 @@ class Point:
     @property
     def error(self) -> Spread:
         return self.over(lambda record: record.test_error)
+
+    @property
+    def perplexity(self) -> Spread:
+        return self.over(lambda record: exp(record.test_loss or 0.0))
 
     @property
     def parameters(self) -> Spread:
@@ -135,7 +140,12 @@ class Setting:
         return ", ".join(words) or self.experiment
 
 
-TITLES = {"vgg16": "VGG16", "densenet40": "DenseNet-40", "densenet40-active": "DenseNet-40 (active transitions)"}
+TITLES = {
+    "vgg16": "VGG16",
+    "densenet40": "DenseNet-40",
+    "densenet40-active": "DenseNet-40 (active transitions)",
+    "text-transformer": "Transformer",
+}
 NORMED = ("vgg16", "densenet40", "densenet40-active")
 
 

@@ -54,6 +54,7 @@ class Record:
     seconds: float
     cutting: float
     epochs: tuple[Epoch, ...]
+    test_loss: float | None = None
     stuck_at_start: int | None = None
     stuck: int | None = None
     finished: bool = True
@@ -160,7 +161,8 @@ def _record(path: Path) -> Record:
         raise InputError("it has no epochs, or a network without parameters")
     return Record(
         name=str(name), experiment=str(experiment), profile=str(profile), command=str(found.get("command") or ""),
-        recipe=recipe, epochs=epochs, stuck_at_start=found.get("stuck_at_start"), stuck=found.get("stuck"), **values,
+        recipe=recipe, epochs=epochs, test_loss=found.get("test_loss"), stuck_at_start=found.get("stuck_at_start"),
+        stuck=found.get("stuck"), **values,
     )  # fmt: skip
 
 

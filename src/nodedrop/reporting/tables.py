@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..experiments.data import TEXT
 from ..functional import PENALTY_FORMS
 from . import paper
 from .groups import Point, Series, Setting, Spread, compared, lam_of, name_of, points, settings, standard
@@ -94,6 +95,20 @@ def cifar(setting: Setting) -> list[Table]:
     return made
 
 
+def text(setting: Setting) -> list[Table]:
+    """Perplexity and feed-forward units over λ, beside the baseline."""
+    made = []
+    for one in setting.series:
+        base = one.baseline.perplexity.mean if one.baseline is not None else None
+        rows: list[tuple[Cell, ...]] = []
+        for p in all_points(one):
+            beside = None if base is None else 100 * (p.perplexity.mean / base - 1)
+            rows.append((lam_of(p.lam), p.n, p.perplexity, beside, p.units, p.units_removed, p.parameters, p.removed))
+        columns = (LAMBDA, RUNS, Column("perplexity", ".3f"), Column("beside the baseline, %", "+.2f"), *_SIZES)
+        made.append(Table(f"{one.title} ({_plain(setting)})", columns, tuple(rows), _seeds(setting)))
+    return made
+
+
 def comparison(records: Sequence[Record], by: str) -> list[Table]:
     """Activations ("activation") or penalties ("form") against each other, one table per network and setting."""
     made = []
@@ -149,7 +164,9 @@ def for_topic(records: Sequence[Record], topic: str) -> list[Table]:
     """The tables of a page."""
     if topic in ("activations", "penalties"):
         return comparison(records, "activation" if topic == "activations" else "form")
-    found = settings(record for record in standard(records, topic) if record.finished)
+    found = settings(r for r in standard(records, TEXT if topic == "text" else topic) if r.finished)
+    if topic == "text":
+        return [table for setting in found for table in text(setting)]
     if topic == "mnist":
         grids = [(mnist_grid(s, "error"), mnist_grid(s, "parameters"), mnist_best(s), mnist(s)) for s in found]
         return [table for tables in grids for table in tables if table.rows]
@@ -182,6 +199,9 @@ _HEADS: dict[str, tuple[Column, ...]] = {
         Column("activation"), LAMBDA, RUNS, Column("stuck at the start", ".0f"), Column("stuck at the end", ".0f"),
     ),
 }  # fmt: skip
+_SIZES = (
+    Column("feed-forward units", ",.0f"), Column("units removed %", ".2f"), OUTCOME[1], Column("removed %", ".2f"),
+)  # fmt: skip
 _GRID_TITLES = {"error": "test error in %", "parameters": "parameters left"}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import InputError
+from ..experiments.data import TEXT
 from ..functional import PENALTY_FORMS
 from . import paper
 from .groups import compared, name_of, standard
@@ -33,6 +34,13 @@ TOPICS: dict[str, Topic] = {
         "CIFAR-10: VGG16 and DenseNet-40",
         "The paper's first table and its figures over λ and over epochs, with and without batch norm.",
         ("cifar10-lambda", "cifar10-table", "convergence"),
+    ),
+    "text": Topic(
+        "A transformer on a text",
+        "Beyond the paper: a transformer of three blocks with ReLU learns to continue the text of Python's help pages "
+        "(`pydoc_data.topics`), letter by letter. Its feed-forward layers read a layer norm, which bounds what comes "
+        "in; units go where that bound proves them dead, for every text and in both modes.",
+        ("text",),
     ),
     "cifar100": Topic("CIFAR-100: VGG16 and DenseNet-40", "The paper's second table.", ("cifar100-table",)),
     "activations": Topic(
@@ -62,7 +70,7 @@ def present(records: Sequence[Record], topic: str) -> list[Record]:
     """The records that a page rests on."""
     if topic in ("activations", "penalties"):
         return compared(records, "activation" if topic == "activations" else "form")
-    found = standard(records, topic)
+    found = standard(records, TEXT if topic == "text" else topic)
     extra = longest(records) if topic == "cifar10" else None
     return found if extra is None or extra in found else [*found, extra]
 
@@ -80,6 +88,7 @@ def missing(records: Sequence[Record], topic: str) -> list[str]:
         "mnist": [(f"mnist-{name.lower()}", False) for name in paper.content()["mnist_widths"]],
         "cifar10": [("vgg16", False), ("vgg16", True), ("densenet40", False), ("densenet40", True)],
         "cifar100": [("vgg16", True), ("densenet40", True)],
+        "text": [("text-transformer", False)],
     }
     sentences = []
     for network, norm in wanted.get(topic, []):
