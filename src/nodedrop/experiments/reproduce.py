@@ -91,7 +91,7 @@ def jobs_of(
 
     >>> jobs = jobs_of("cifar10-table", "short", [0], Path("runs"))
     >>> len(jobs), jobs[1].name
-    (18, 'cifar10-vgg16-lam1e-06-seed0')
+    (22, 'cifar10-vgg16-lam1e-06-seed0')
     """
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction '{name}'; there are {', '.join(REPRODUCTIONS)}")
