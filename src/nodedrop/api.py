@@ -11,8 +11,9 @@ from torch.optim import Optimizer
 
 from .analysis import Analysis, Ledger
 from .errors import InputError
+from .intake import Options
 from .ledger import LedgerFile
-from .session import Options, Session
+from .session import Session
 
 
 def analyze(module: nn.Module, example_inputs: Any, domain: Any = (0.0, 1.0), **options: Any) -> Analysis:

@@ -3,8 +3,8 @@
     NodeDropError
     ├── InputError       an argument is wrong; the message says which and what was expected
     ├── TraceError       the model cannot be turned into a graph; says where and what to do
-    ├── CutError         a cut failed its check and was rolled back; model and optimizer are as before
-    └── CollapseError    a cut would leave a layer without any unit
+    └── CutError         a cut was refused or rolled back; model and optimizer are as before
+        └── CollapseError    it would leave a layer without any unit
 """
 
 
@@ -21,7 +21,7 @@ class TraceError(NodeDropError):
 
 
 class CutError(NodeDropError):
-    """A cut was refused and rolled back."""
+    """A cut was refused or rolled back; model and optimizer are as before."""
 
 
 class CollapseError(CutError):

@@ -1,9 +1,10 @@
-"""What comes in from the caller, checked once at the edge: model, copies, optimizers, inputs."""
+"""What comes in from the caller, checked once at the edge: options, model, copies, optimizers, inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,51 @@ from torch.optim.swa_utils import AveragedModel
 
 from .bounds.domain import boxes
 from .errors import InputError
+from .proof import Evidence
 from .tracing import Graph, split_inputs, tensors_of
 
 _PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+ModeChoice = Literal["both", "train", "eval"]
+_MODES: dict[str, tuple[Literal["eval", "train"], ...]] = {
+    "both": ("eval", "train"),
+    "train": ("train",),
+    "eval": ("eval",),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What counts as evidence, and where."""
+
+    domain: Any = (0.0, 1.0)
+    evidence: Evidence = "proved"
+    mode: ModeChoice = "both"
+    batch_size: int | None = None
+    samples: Any = None
+    dtype: torch.dtype | None = None
+    constants: bool = True
+    unread: bool = True
+    parts: bool = False
+
+    def __post_init__(self) -> None:
+        if self.evidence not in ("proved", "batch-proved", "observed"):
+            raise InputError(f"evidence must be 'proved', 'batch-proved' or 'observed', not {self.evidence!r}")
+        if self.mode not in _MODES:
+            raise InputError(f"mode must be 'both', 'train' or 'eval', not {self.mode!r}")
+        size: object = self.batch_size
+        if size is not None and not (type(size) is int and size >= 1):
+            raise InputError(f"batch_size must be a whole number from 1 on, not {self.batch_size!r}")
+        if self.dtype is not None and not isinstance(self.dtype, torch.dtype):
+            raise InputError(f"dtype must be a torch.dtype, not {self.dtype!r}")
+        if self.evidence == "observed" and self.samples is None:
+            raise InputError("evidence='observed' needs samples= (a batch of inputs, or a list of batches)")
+
+    @property
+    def modes(self) -> tuple[Literal["eval", "train"], ...]:
+        """The modes that certificates must cover."""
+        return ("train",) if self.evidence == "batch-proved" else _MODES[self.mode]
 
 
 def usable(module: nn.Module) -> nn.Module:

@@ -15,56 +15,15 @@ from .analysis import Analysis
 from .bounds import Interval, bound
 from .bounds.domain import boxes
 from .errors import CollapseError, CutError, InputError
-from .intake import batch_of, optimizers_of, probe, same_tensors, samples_of, tensor_inputs, usable
+from .intake import Options, batch_of, optimizers_of, probe, same_tensors, samples_of, tensor_inputs, usable
 from .planning import Account, Plan, Structure, account, disagreement, plan, shrink, structure
-from .proof import Certificate, Certificates, Evidence, observe, prove
+from .proof import Certificate, Certificates, observe, prove
 from .surgery import Transaction, change, compare, cut_, outputs
 from .tracing import Program, tensors_of, trace
 
 OnCollapse = Literal["error", "keep", "allow"]
 _Outputs = list[dict[str, list[Tensor]]]
 _PARTIAL = "the model could only be traced in parts, and what else its code does with them is unknown (parts=True cuts)"
-
-ModeChoice = Literal["both", "train", "eval"]
-_MODES: dict[str, tuple[Literal["eval", "train"], ...]] = {
-    "both": ("eval", "train"),
-    "train": ("train",),
-    "eval": ("eval",),
-}
-
-
-@dataclass(frozen=True)
-class Options:
-    """What counts as evidence, and where."""
-
-    domain: Any = (0.0, 1.0)
-    evidence: Evidence = "proved"
-    mode: ModeChoice = "both"
-    batch_size: int | None = None
-    samples: Any = None
-    dtype: torch.dtype | None = None
-    constants: bool = True
-    unread: bool = True
-    parts: bool = False
-
-    def __post_init__(self) -> None:
-        if self.evidence not in ("proved", "batch-proved", "observed"):
-            raise InputError(f"evidence must be 'proved', 'batch-proved' or 'observed', not {self.evidence!r}")
-        if self.mode not in _MODES:
-            raise InputError(f"mode must be 'both', 'train' or 'eval', not {self.mode!r}")
-        size: object = self.batch_size
-        if size is not None and not (type(size) is int and size >= 1):
-            raise InputError(f"batch_size must be a whole number from 1 on, not {self.batch_size!r}")
-        if self.dtype is not None and not isinstance(self.dtype, torch.dtype):
-            raise InputError(f"dtype must be a torch.dtype, not {self.dtype!r}")
-        if self.evidence == "observed" and self.samples is None:
-            raise InputError("evidence='observed' needs samples= (a batch of inputs, or a list of batches)")
-
-    @property
-    def modes(self) -> tuple[Literal["eval", "train"], ...]:
-        """The modes that certificates must cover."""
-        return ("train",) if self.evidence == "batch-proved" else _MODES[self.mode]
-
 
 @dataclass(frozen=True)
 class Outcome:

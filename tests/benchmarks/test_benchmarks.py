@@ -1,6 +1,5 @@
 """Every benchmark runs, tiny, and gives a record that the page can be made of."""
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,6 @@ def test_a_quick_look_gives_a_record(record: dict[str, Any], tmp_path: Path) -> 
     assert all(f"`nodedrop bench {other}`" in text for other in others)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch_pruning") is None, reason="an optional install")
 def test_peers_reach_the_size_that_nodedrop_reached() -> None:
     rows = benchmark("peers")(Settings(quick=True, changes={"lam": 0.01, "lr": 0.05}))["rows"]
     held = {row["procedure"]: row for row in rows if row["network"] == "Dense320"}

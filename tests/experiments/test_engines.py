@@ -24,7 +24,6 @@ def test_a_missing_ray_names_the_command(monkeypatch: pytest.MonkeyPatch) -> Non
         engine_of("ray", 2)
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 def test_an_address_at_which_nobody_answers_is_found_out_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -19,8 +19,9 @@ from nodedrop.errors import InputError
 from nodedrop.experiments import run as runs
 from nodedrop.experiments.data import Data, load
 from nodedrop.experiments.lock import InUseError, held, locked
+from nodedrop.experiments.making import network
 from nodedrop.experiments.recipes import Recipe, recipe
-from nodedrop.experiments.run import Progress, Run, finished, network, train
+from nodedrop.experiments.run import Progress, Run, finished, train
 
 TINY = recipe("mnist", "short", {"images": 500, "epochs": 2, "batch": 32, "lr": 0.01, "lam": 0.001, "least": 2})
 

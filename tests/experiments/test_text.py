@@ -10,9 +10,10 @@ import torch
 import nodedrop as nd
 from nodedrop.errors import InputError
 from nodedrop.experiments.data import Batches, Data, load
+from nodedrop.experiments.making import data_of, network
 from nodedrop.experiments.networks import build
 from nodedrop.experiments.recipes import recipe
-from nodedrop.experiments.run import data_of, network, train
+from nodedrop.experiments.run import train
 from nodedrop.training import NodeDrop
 
 

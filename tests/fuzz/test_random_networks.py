@@ -21,7 +21,7 @@ from ..exactness import assert_accounted, corners, difference, run, scales, widt
 from .generator import Block, Description, Networks, Residual, Unit, descriptions, example
 
 TOGETHER, SHARDS = 15, 4
-WANTED = 180
+WANTED = 300
 TOLERANCE = 1e-12
 STEP = 1e-9
 

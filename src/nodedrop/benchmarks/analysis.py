@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ..experiments.networks import build
-from ..session import Options, Session
+from ..intake import Options
+from ..session import Session
 from .harness import Settings, document, interleaved, ratio
 from .steps import images, parameters, stepper
 

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from ..experiments.networks import build
-from ..session import Options, Session
+from ..intake import Options
+from ..session import Session
 from ..training import NodeDrop
 from .analysis import QUICK, SCALES
 from .harness import Figure, Settings, document, interleaved, single

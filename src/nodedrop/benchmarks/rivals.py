@@ -17,9 +17,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from .. import functional
 from ..activations import SoftClampedReLU
 from ..errors import InputError
-from ..experiments import run as runs
+from ..experiments import making
 from ..experiments.data import Batches, Data
 from ..experiments.recipes import Recipe, baseline
+from ..experiments.run import Run
 from ..training import NodeDrop
 from .steps import multiply_adds, parameters
 
@@ -56,7 +57,7 @@ class Trainer:
     def __init__(self, made: Recipe, data: Data, tell: Tell) -> None:
         torch.manual_seed(made.seed)
         self.made, self.data, self.tell = made, data, tell
-        self.model = runs.network(made, data)
+        self.model = making.network(made, data)
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         count = made.images or len(data.train_images)
         self.batches = Batches(
@@ -68,8 +69,8 @@ class Trainer:
     def train(self, epochs: int, addition: Addition | None = None, regularise: Work | None = None) -> None:
         """Some epochs; `addition` to the loss at each step, `regularise` changes gradients."""
         phase = replace(self.made, epochs=epochs)
-        optimizer = runs.optimizer(phase, self.model)
-        scheduler = LambdaLR(optimizer, runs.rate(phase, len(self.batches)))
+        optimizer = making.optimizer(phase, self.model)
+        scheduler = LambdaLR(optimizer, making.rate(phase, len(self.batches)))
         for epoch in range(epochs):
             self.tell(self._done / self.made.epochs)
             self.model.train()
@@ -103,7 +104,7 @@ class Trainer:
 
     def outcome(self, before: float | None = None, after: float | None = None) -> Outcome:
         """What there is at the end."""
-        adds = multiply_adds(self.model.eval(), runs.example(self.made, self.data))
+        adds = multiply_adds(self.model.eval(), making.example(self.made, self.data))
         return Outcome(self.seconds, parameters(self.model), adds, before, after, self.error())
 
 
@@ -117,13 +118,13 @@ def dense(made: Recipe, data: Data, tell: Tell) -> Outcome:
 def nodedrop(made: Recipe, data: Data, tell: Tell) -> Outcome:
     """This package."""
     with TemporaryDirectory() as folder:
-        item = runs.Run(replace(made, evaluate=made.epochs), Path(folder), data)
+        item = Run(replace(made, evaluate=made.epochs), Path(folder), data)
         item.open()
         for progress in item.steps():
             if progress.batch == progress.batches:
                 tell((progress.epoch + 1) / progress.epochs)
         result = item.finish()
-    adds = multiply_adds(item.model.eval(), runs.example(made, data))
+    adds = multiply_adds(item.model.eval(), making.example(made, data))
     before, after = result["test_error_before_cut"], result["test_error"]
     return Outcome(result["seconds"] + result["cutting"], item.parameters, adds, before, after, after)
 
@@ -143,7 +144,7 @@ def paper(made: Recipe, data: Data, tell: Tell) -> Outcome:
     layers: list[Any] = [part for name, part in model.named_children() if f"{name}_act" in names]
     for name in names:
         setattr(model, name, Chain())
-    pressure = runs.pressure(made, len(trainer.batches))
+    pressure = making.pressure(made, len(trainer.batches))
 
     def penalty(step: int) -> Tensor:
         terms = [functional.penalty(layer.weight, layer.bias, C=made.C, form=made.form) for layer in layers]
@@ -153,7 +154,7 @@ def paper(made: Recipe, data: Data, tell: Tell) -> Outcome:
     before = trainer.error()
     for name in names:
         setattr(model, name, SoftClampedReLU())
-    trainer.timed(lambda: NodeDrop(model, None, runs.example(made, data), lam=0.0, on_collapse="allow").drop())
+    trainer.timed(lambda: NodeDrop(model, None, making.example(made, data), lam=0.0, on_collapse="allow").drop())
     return trainer.outcome(before, trainer.error())
 
 
@@ -176,7 +177,7 @@ def torch_pruning(made: Recipe, data: Data, tell: Tell, *, target: int, slimming
     }  # fmt: skip
     importance = tp.importance.BNScaleImportance() if slimming else tp.importance.GroupMagnitudeImportance()
     kind = tp.pruner.BNScalePruner if slimming else tp.pruner.GroupNormPruner
-    pruner = kind(model, runs.example(made, data), importance, **common)
+    pruner = kind(model, making.example(made, data), importance, **common)
     trainer.train(third, regularise=lambda: pruner.regularize(model))
     before = trainer.error()
 

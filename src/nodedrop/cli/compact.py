@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ..errors import InputError
-from .inspect import DomainOption, ModeOption, ShapeOption, subject_of
 from .progress import JsonOption
+from .subject import DomainOption, ModeOption, ShapeOption, subject_of
 
 if TYPE_CHECKING:
     from typing import Literal

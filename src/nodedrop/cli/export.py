@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ..errors import InputError
-from .inspect import (
+from .progress import DataDirOption, JsonOption
+from .subject import (
     DomainOption,
     ModelOption,
     RunArgument,
@@ -22,7 +23,6 @@ from .inspect import (
     WeightsOption,
     subject_of,
 )
-from .progress import DataDirOption, JsonOption
 
 if TYPE_CHECKING:
     from ..export import Exported, Quantized

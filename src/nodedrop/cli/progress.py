@@ -46,8 +46,8 @@ def settings(texts: Sequence[str] | None) -> dict[str, str]:
 def read_data(recipe: Recipe, data_dir: Path | None, download: bool) -> Data:
     """The recipe's data, downloaded first if that is wanted."""
     from ..experiments.data import load
+    from ..experiments.making import data_of
     from ..experiments.own import is_own
-    from ..experiments.run import data_of
 
     if is_own(recipe.data):
         return data_of(recipe)

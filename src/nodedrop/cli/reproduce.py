@@ -30,8 +30,8 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            help="mnist-lambda, mnist-sizes, cifar10-lambda, cifar10-table, cifar100-table, convergence, "
-            "activations, penalties or text."
+            help="mnist-lambda, mnist-sizes, mnist-long, cifar10-lambda, cifar10-table, cifar100-table, "
+            "convergence, activations, penalties or text."
         ),
     ],
     profile: ProfileOption = "short",

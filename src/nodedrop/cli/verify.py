@@ -10,6 +10,7 @@ import typer
 
 from ..errors import InputError
 from .progress import JsonOption
+from .subject import ends_of, input_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -48,7 +49,7 @@ def verify(
     Nothing of what made the smaller network is used: each certificate is derived again from the weights. Without a
     ledger any pair will do whose larger network differs by units that were taken out, whoever did it.
     """
-    box = None if domain is None else _numbers(domain)
+    box = None if domain is None else ends_of(domain)
     if run is not None:
         if before or after or ledger:
             raise InputError("a run knows its files; leave --before, --after and --ledger out, or the run")
@@ -89,7 +90,7 @@ def _of_pair(
         net = find(model)()
         load(net, path)
         pair.append(net)
-    inputs = _examples(example) if example else _stated(_header(ledger), model) if ledger else None
+    inputs = _examples(example, box) if example else _stated(_header(ledger), model) if ledger else None
     if inputs is None:
         raise InputError("give the shape of an input, such as --example 2,3,32,32, or a ledger, which knows it")
     return verify(pair[0], pair[1], inputs, box, ledger=ledger, modes=modes, batch_size=batch_size)
@@ -110,7 +111,7 @@ def _of_run(folder: Path, model: str | None, box: Any) -> Verdict:
 
 def _network(folder: Path, header: dict[str, Any]) -> nn.Module:
     """The network that a run's recipe names, for inputs and outputs of the ledger's shapes."""
-    from ..experiments.networks import build
+    from ..experiments.making import network_for
     from ..experiments.own import find, is_own
     from ..experiments.recipes import Recipe, changed
     from ..experiments.run import configuration
@@ -122,13 +123,7 @@ def _network(folder: Path, header: dict[str, Any]) -> nn.Module:
     if is_own(recipe.network):
         made: nn.Module = find(recipe.network)()
         return made
-    shape = header["inputs"][0]["shape"]
-    channels, size = shape[1:3] if len(shape) == 4 else (1, shape[1])
-    own = {key: value for key, value in (("activation", recipe.activation), ("init", recipe.init)) if value}
-    return build(
-        recipe.network, classes=header["outputs"][0][1], batch_norm=recipe.batch_norm, width=recipe.width,
-        in_channels=channels, size=size, **own,
-    )  # fmt: skip
+    return network_for(recipe, header["inputs"][0]["shape"], header["outputs"][0][1])
 
 
 def _header(path: Path | None) -> dict[str, Any]:
@@ -152,26 +147,9 @@ def _stated(header: dict[str, Any], where: str) -> tuple[Tensor, ...]:
         raise InputError(f"the ledger of {where} states inputs that there are none of; give --example") from None
 
 
-def _examples(texts: list[str]) -> Any:
-    import torch
-
+def _examples(texts: list[str], box: tuple[float, float] | None) -> Any:
     from ..experiments.own import find
 
-    found = []
-    for text in texts:
-        sizes, _, kind = text.partition(":")
-        if not sizes.replace(",", "").isdigit():
-            return find(text)()
-        dtype = getattr(torch, kind or "float32", None)
-        if not isinstance(dtype, torch.dtype):
-            raise InputError(f"--example '{text}': there is no type {kind}; write 2,16:int64")
-        found.append(torch.zeros([int(size) for size in sizes.split(",") if size], dtype=dtype))
-    return tuple(found)
-
-
-def _numbers(domain: str) -> tuple[float, float]:
-    try:
-        lo, hi = (float(word) for word in domain.split(","))
-    except ValueError:
-        raise InputError(f"--domain must be two numbers, such as 0,1, not '{domain}'") from None
-    return lo, hi
+    if len(texts) == 1 and not texts[0][:1].isdigit():
+        return find(texts[0])()
+    return tuple(input_of(text, box or (0.0, 1.0), seed) for seed, text in enumerate(texts))

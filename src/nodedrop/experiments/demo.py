@@ -15,8 +15,9 @@ from torch import nn
 
 from ..verify.run import verify_run
 from .data import load
+from .making import example, network
 from .recipes import recipe
-from .run import Run, example, network
+from .run import Run
 
 # The short profile of the paper's largest network, with one epoch more. λ is large, so that units go at once, and fades
 # at the end, so that those that stay can settle.

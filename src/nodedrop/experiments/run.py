@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -12,19 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..errors import InputError
 from ..ledger import LedgerFile
-from ..training import Checkpoints, Journal, NodeDrop, Pace, save, schedules
+from ..training import Checkpoints, Journal, NodeDrop, Pace, save
 from ..training.atomic import reason, replacing
-from .data import Batches, Data, load
+from .data import Batches, Data
 from .interrupt import Interruption
 from .lock import locked
 from .machine import machine
-from .networks import ACTIVATIONS, NETWORKS, build
-from .own import is_own, own_data, own_network
+from .making import count_of, data_of, example, network, optimizer, pressure, rate, scaled
+from .networks import ACTIVATIONS
 from .recipes import Recipe, domain_of
 
 CHECKPOINT_SECONDS = 60.0
@@ -338,73 +336,3 @@ class Run:
         with replacing(self.folder / "result.json") as path:
             path.write_text(json.dumps(result) + "\n", encoding="utf-8")
         return result
-
-
-def data_of(recipe: Recipe, data_dir: Path | None = None) -> Data:
-    """The recipe's data, or the user's own."""
-    return own_data(recipe.data) if is_own(recipe.data) else load(recipe.data, data_dir)
-
-
-def network(recipe: Recipe, data: Data) -> nn.Module:
-    """The recipe's network for these images, at full size."""
-    if is_own(recipe.network):
-        return own_network(recipe.network, example(recipe, data), data.classes)
-    read, given = NETWORKS[recipe.network].reads, "texts" if data.text else "images"
-    if read != given:
-        raise InputError(f"the network {recipe.network} reads {read}, and {data.name} holds {given}")
-    if data.text and recipe.batch_norm:
-        raise InputError(f"the network {recipe.network} has no batch norm; leave batch_norm out")
-    channels, size = (1, data.train_images.shape[1]) if data.text else data.train_images.shape[1:3]
-    own = {"activation": recipe.activation, "init": recipe.init}
-    options = {key: value for key, value in own.items() if value}
-    return build(
-        recipe.network, classes=data.classes, batch_norm=recipe.batch_norm, width=recipe.width,
-        in_channels=channels, size=size, **options,
-    )  # fmt: skip
-
-
-def example(recipe: Recipe, data: Data, count: int = 2) -> Tensor:
-    """Some images, or passages of a text, as training will use them."""
-    if data.text:
-        return data.test_images[:count].long()
-    images = data.test_images[:count].float().div(255).contiguous(memory_format=torch.channels_last)
-    return scaled(images, recipe)
-
-
-def scaled(images: Tensor, recipe: Recipe) -> Tensor:
-    """Images in [0, 1], brought to the recipe's domain."""
-    lo, hi = domain_of(recipe)
-    kept = (lo, hi) == (0, 1) or not images.is_floating_point()
-    return images if kept else images.mul(hi - lo).add_(lo).clamp_(lo, hi)
-
-
-def count_of(m: str) -> Any:
-    """Batch norm's count: a word, or a number."""
-    return m if m in ("elements", "batch", "channels") else float(m)
-
-
-def optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
-    """The recipe's optimizer over all parameters."""
-    parameters, lr, decay = model.parameters(), recipe.lr, recipe.weight_decay
-    if recipe.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr, weight_decay=decay, fused=True)
-    nesterov = recipe.optimizer == "nesterov"
-    return torch.optim.SGD(parameters, lr, recipe.momentum, weight_decay=decay, nesterov=nesterov, fused=True)
-
-
-def pressure(recipe: Recipe, per_epoch: int) -> schedules.Schedule:
-    """λ at each step."""
-    quiet, total = round(recipe.quiet * per_epoch), recipe.epochs * per_epoch
-    if not recipe.fade or not recipe.lam:
-        return schedules.warm_up(recipe.lam, quiet)
-    fading = round(recipe.fade * total)
-    return schedules.anneal(recipe.lam, recipe.lam / 100, fading, after=quiet, hold=max(total - fading - quiet, 0))
-
-
-def rate(recipe: Recipe, per_epoch: int) -> Callable[[int], float]:
-    """The learning rate's factor at each step."""
-    if recipe.decay == "cosine":
-        total = recipe.epochs * per_epoch
-        return lambda step: 0.5 * (1 + math.cos(math.pi * min(step / total, 1.0)))
-    places = [int(word) * per_epoch for word in recipe.decay.split(",") if word]
-    return lambda step: 0.1 ** sum(step >= place for place in places)

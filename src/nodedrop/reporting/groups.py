@@ -135,7 +135,7 @@ class Setting:
     @property
     def title(self) -> str:
         """What a heading says of it."""
-        words = [f"profile `{self.profile}`"] if self.profile else []
+        words = [f"`{self.experiment}`, profile `{self.profile}`"] if self.profile else []
         words += [f"{name} {_plain(now)} for {_plain(then)}" for name, then, now in self.overrides]
         return ", ".join(words) or self.experiment
 

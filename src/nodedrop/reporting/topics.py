@@ -28,7 +28,7 @@ TOPICS: dict[str, Topic] = {
         "MNIST: choosing λ, and starting sizes",
         "Five networks of one shape and different widths, over λ: the paper's two MNIST figures. It finds that error "
         "hardly depends on λ over orders of magnitude, and that different starts end near the same size.",
-        ("mnist-lambda", "mnist-sizes"),
+        ("mnist-lambda", "mnist-sizes", "mnist-long"),
     ),
     "cifar10": Topic(
         "CIFAR-10: VGG16 and DenseNet-40",

@@ -18,9 +18,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from .. import functional
 from ..errors import CollapseError, CutError, InputError
+from ..intake import Options
 from ..ledger import LedgerFile
 from ..proof import Certificate, Evidence
-from ..session import OnCollapse, Options, Outcome, Session
+from ..session import OnCollapse, Outcome, Session
 from ..tracing import tensors_of
 from .inputs import InputWatch
 from .late import late

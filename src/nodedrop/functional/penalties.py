@@ -1,13 +1,9 @@
-"""The method as plain functions of tensors: activations, the NodeDrop condition, penalties.
-
-A weight is dense [O, I], a convolution's [O, I/groups, *k] of any rank or, with `transposed`, that of a
-transposed convolution, [I, O/groups, *k]. A unit owns all its kernel positions.
-"""
+"""Penalties that drive units into the dead region; times λ they are added to the loss."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
@@ -15,104 +11,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from .activations import clamped_relu, soft_clamped_relu
-from .errors import InputError
-
-__all__ = [
-    "NORM_PENALTY_FORMS",
-    "PENALTY_FORMS",
-    "NormPenaltyForm",
-    "PenaltyForm",
-    "clamped_relu",
-    "condition",
-    "condition_bn",
-    "penalty",
-    "penalty_bn",
-    "penalty_gn",
-    "penalty_ln",
-    "soft_clamped_relu",
-    "upper_bound",
-]
-
-PerInput = float | Sequence[float] | Tensor
-"""One number for every input channel, or one per input channel."""
+from ..errors import InputError
+from .units import PerInput, check_norm_sizes, split_units, spread_inputs, unit_bias
 
 _Form = TypeVar("_Form")
-
-
-def upper_bound(
-    weight: Tensor,
-    bias: Tensor | None = None,
-    lo: PerInput = 0.0,
-    hi: PerInput = 1.0,
-    *,
-    groups: int = 1,
-    transposed: bool = False,
-    weak: bool = False,
-    padded: bool = True,
-) -> Tensor:
-    """The largest pre-activation of each unit over the box lo ≤ x ≤ hi: `U = Σ max(wᵢ·loᵢ, wᵢ·hiᵢ) + b`.
-
-    `lo` and `hi` are one number, or one per input channel. The weak form is `Σ |wᵢ|·max(|loᵢ|, |hiᵢ|) + b`.
-    A padded convolution reads zeros at its border, and a transposed one leaves kernel positions out, so 0
-    joins their boxes; `padded=False` says that a convolution has no padding. Summed in float64, returned in
-    the dtype of the weight.
-
-    >>> weight, bias = torch.tensor([[0.5, -0.5], [0.25, 0.25]]), torch.tensor([-0.5, -0.25])
-    >>> upper_bound(weight, bias)  # eq. 1: max(w, 0) summed, plus the bias
-    tensor([0.0000, 0.2500])
-    >>> upper_bound(weight, bias, weak=True)
-    tensor([0.5000, 0.2500])
-    >>> upper_bound(weight, bias, lo=[0.0, 0.5], hi=[1.0, 0.5])
-    tensor([-0.2500,  0.1250])
-    """
-    units = _split_units(weight, groups, transposed).double()
-    box = _read_box(lo, hi, units, reads_zero=transposed or (padded and weight.dim() > 2))
-    return _box_maximum(units, bias, *box, weak=weak).to(weight.dtype)
-
-
-def condition(
-    weight: Tensor,
-    bias: Tensor | None = None,
-    lo: PerInput = 0.0,
-    hi: PerInput = 1.0,
-    *,
-    groups: int = 1,
-    transposed: bool = False,
-    weak: bool = False,
-    padded: bool = True,
-) -> Tensor:
-    """True for each unit with `U ≤ 0` (eq. 1): zero for every input of the box, if σ(v) = 0 for all v ≤ 0.
-
-    Arguments as for `upper_bound`. This is the condition on real numbers; a certificate from `analyze` also
-    covers the rounding of the program that runs.
-
-    >>> weight = torch.tensor([[0.5, -0.5], [0.25, 0.25]])
-    >>> condition(weight, torch.tensor([-0.5, -0.25]))
-    tensor([ True, False])
-    """
-    with torch.no_grad():
-        units = _split_units(weight, groups, transposed).double()
-        box = _read_box(lo, hi, units, reads_zero=transposed or (padded and weight.dim() > 2))
-        return _box_maximum(units, bias, *box, weak=weak) <= 0
-
-
-def condition_bn(gamma: Tensor, beta: Tensor, m: float, *, weak: bool = False) -> Tensor:
-    """True for each batch-norm unit with `|γ|√(m−1) + β ≤ 0`: never positive in training mode.
-
-    `m` is the number of values per channel in one batch (N·H·W for images); smaller batches are covered too.
-    A normalised value is at most √(m−1) (Samuelson); the weak form is the paper's √m.
-
-    >>> gamma, beta = torch.tensor([1.0, 1.0]), torch.tensor([-3.0, -2.9])
-    >>> condition_bn(gamma, beta, m=10)
-    tensor([ True, False])
-    >>> condition_bn(gamma, beta, m=10, weak=True)
-    tensor([False, False])
-    """
-    _check_norm_sizes(gamma, beta, m)
-    with torch.no_grad():
-        radius = gamma.double().abs() * math.sqrt(m if weak else m - 1)
-        return radius + beta.double() <= 0
 
 
 @dataclass(frozen=True)
@@ -226,14 +128,14 @@ def penalty(
     """
     chosen = _choose(PENALTY_FORMS, form)
     _check_constant(C)
-    units = _widen(_split_units(weight, groups, transposed))
+    units = _widen(split_units(weight, groups, transposed))
     if hi is not None:
-        scale = _spread_inputs(hi, units, "hi")
+        scale = spread_inputs(hi, units, "hi")
         if not bool(((scale >= 0) & (scale < math.inf)).all()):
             raise InputError("hi must be finite and not negative: it scales the weight of each input.")
         units = units * scale
     mass = chosen.measure(units).sum(dim=(2, 3)).flatten()
-    return chosen.join(mass, _unit_bias(bias, units), C).sum()
+    return chosen.join(mass, unit_bias(bias, units), C).sum()
 
 
 def penalty_bn(gamma: Tensor, beta: Tensor, m: float, *, C: float = 1.0, form: str = "paper") -> Tensor:
@@ -249,7 +151,7 @@ def penalty_bn(gamma: Tensor, beta: Tensor, m: float, *, C: float = 1.0, form: s
     """
     chosen = _choose(NORM_PENALTY_FORMS, form)
     _check_constant(C)
-    _check_norm_sizes(gamma, beta, m)
+    check_norm_sizes(gamma, beta, m)
     return chosen.join(_widen(gamma).abs() * math.sqrt(m), _widen(beta), C).sum()
 
 
@@ -284,7 +186,7 @@ def penalty_ln(
     for name, tensor in (("ln_weight", ln_weight), ("ln_bias", ln_bias)):
         if tensor is not None and tensor.numel() != width:
             raise InputError(f"{name} must hold one number per input ({width}), got {tensor.numel()}.")
-    centre = _unit_bias(bias, _split_units(dense, 1, False))
+    centre = unit_bias(bias, split_units(dense, 1, False))
     if ln_bias is not None:
         centre = centre + dense @ ln_bias.flatten().to(dense.dtype)
     scaled = dense if ln_weight is None else dense * ln_weight.flatten().to(dense.dtype)
@@ -320,78 +222,17 @@ def penalty_gn(
     """
     chosen = _choose(NORM_PENALTY_FORMS, form)
     _check_constant(C)
-    units = _widen(_split_units(weight, groups, False))
+    units = _widen(split_units(weight, groups, False))
     one = torch.ones((), dtype=units.dtype, device=units.device)
     radius = math.sqrt(max(count - 1, 0)) * (one if gn_weight is None else gn_weight.to(units.dtype).abs())
     shift = 0 * one if gn_bias is None else gn_bias.to(units.dtype)
-    centre = _unit_bias(bias, units)
+    centre = unit_bias(bias, units)
     if rectified:
-        most = _spread_inputs(torch.relu(radius + shift), units, "the scale of the norm")
+        most = spread_inputs(torch.relu(radius + shift), units, "the scale of the norm")
         return chosen.join((torch.relu(units) * most).sum(dim=(2, 3)).flatten(), centre, C).sum()
-    reach = (units.abs() * _spread_inputs(radius, units, "the scale of the norm")).sum(dim=(2, 3)).flatten()
-    middle = (units * _spread_inputs(shift, units, "the shift of the norm")).sum(dim=(2, 3)).flatten()
+    reach = (units.abs() * spread_inputs(radius, units, "the scale of the norm")).sum(dim=(2, 3)).flatten()
+    middle = (units * spread_inputs(shift, units, "the shift of the norm")).sum(dim=(2, 3)).flatten()
     return chosen.join(reach, centre + middle, C).sum()
-
-
-def _split_units(weight: Tensor, groups: int, transposed: bool) -> Tensor:
-    """View a dense or convolution weight as [groups, units per group, inputs per group, kernel positions]."""
-    if weight.dim() < 2 or not weight.is_floating_point():
-        raise InputError(
-            f"weight must be a floating-point tensor with at least 2 axes, got {weight.dtype} "
-            f"of shape {tuple(weight.shape)}."
-        )
-    rows, columns = weight.shape[:2]
-    if groups < 1 or rows % groups:
-        axis = "input" if transposed else "unit"
-        raise InputError(f"groups={groups} does not divide the weight's {rows} {axis} rows.")
-    kernel = math.prod(weight.shape[2:])
-    split = weight.reshape(groups, rows // groups, columns, kernel)
-    return split.transpose(1, 2) if transposed else split
-
-
-def _spread_inputs(values: PerInput, units: Tensor, name: str) -> Tensor:
-    """Lay one value per input channel along the input axis of `_split_units`; a scalar fills it."""
-    inputs = units.shape[0] * units.shape[2]
-    spread = torch.as_tensor(values, dtype=units.dtype, device=units.device)
-    if spread.dim() > 1 or (spread.dim() == 1 and spread.shape[0] != inputs):
-        raise InputError(
-            f"{name} must be one number or one per input channel ({inputs}), got shape {tuple(spread.shape)}."
-        )
-    return spread.expand(inputs).reshape(units.shape[0], 1, units.shape[2], 1)
-
-
-def _read_box(lo: PerInput, hi: PerInput, units: Tensor, *, reads_zero: bool) -> tuple[Tensor, Tensor]:
-    low, high = _spread_inputs(lo, units, "lo"), _spread_inputs(hi, units, "hi")
-    if not bool((low <= high).all()):
-        raise InputError("lo must not exceed hi, and neither may be NaN.")
-    return (low.clamp(max=0), high.clamp(min=0)) if reads_zero else (low, high)
-
-
-def _box_maximum(units: Tensor, bias: Tensor | None, low: Tensor, high: Tensor, *, weak: bool) -> Tensor:
-    if weak:
-        low, high = torch.minimum(low, -high), torch.maximum(high, -low)
-    rising, falling = torch.relu(units), torch.relu(-units)
-    # A zero weight shuts out even an unbounded input.
-    reach = rising * high.where(rising > 0, 0.0) - falling * low.where(falling > 0, 0.0)
-    return reach.sum(dim=(2, 3)).flatten() + _unit_bias(bias, units)
-
-
-def _unit_bias(bias: Tensor | None, units: Tensor) -> Tensor:
-    """Return the bias per unit in the arithmetic of `units`; a missing one is zero."""
-    count = units.shape[0] * units.shape[1]
-    if bias is None:
-        return units.new_zeros(count)
-    if bias.shape != (count,):
-        raise InputError(f"bias must hold one number per unit ({count}), got shape {tuple(bias.shape)}.")
-    return bias.to(units.dtype)
-
-
-def _check_norm_sizes(gamma: Tensor, beta: Tensor, m: float) -> None:
-    if gamma.dim() != 1 or gamma.shape != beta.shape:
-        shapes = f"{tuple(gamma.shape)} and {tuple(beta.shape)}"
-        raise InputError(f"gamma and beta must hold one number per unit, got shapes {shapes}.")
-    if not 1 <= m < math.inf:
-        raise InputError(f"m must be the number of values per channel in a batch, at least 1, got {m}.")
 
 
 def _choose(table: Mapping[str, _Form], name: str) -> _Form:

@@ -1,0 +1,175 @@
+"""How commands are given a network: the folder of a run, or the user's own factory with weights and inputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
+
+SAMPLES, BATCH = 1000, 50
+
+RunArgument = Annotated[Path | None, typer.Argument(help="Folder of a run that has ended.", metavar="[RUN]")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="A network, package.module:factory.")]
+WeightsOption = Annotated[Path | None, typer.Option("--weights", help="Its weights: safetensors, or a state_dict.")]
+DomainOption = Annotated[
+    str | None, typer.Option("--domain", metavar="LO,HI", help="What inputs lie in, and proofs cover; 0,1 if left out.")
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option("--example", metavar="N,N,…", help="Shape of an input, 2,3,32,32 or 2,16:int64; can be repeated."),
+]
+SamplesOption = Annotated[
+    str | None, typer.Option("--samples", help="Inputs to run: a data set's name, module:factory, or a .npy file.")
+]
+ModeOption = Annotated[str, typer.Option("--mode", help="What proofs must cover: both, train or eval.")]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network, inputs that it takes, and what lies between them."""
+
+    name: str
+    model: nn.Module
+    example: tuple[Tensor, ...]
+    domain: tuple[float, float]
+    samples: Tensor | None = None
+    labels: Tensor | None = None
+
+
+def subject_of(
+    run: Path | None,
+    model: str | None,
+    weights: Path | None,
+    domain: str | None,
+    example: Sequence[str] | None,
+    samples: str | None,
+    data_dir: Path | None,
+) -> Subject:
+    """The network of a run's folder, or of the user's own factory."""
+    if (run is None) == (model is None):
+        raise InputError("name either the folder of a run or your own network, --model package.module:factory")
+    if run is not None:
+        if weights or domain or example or samples:
+            raise InputError("a run knows its weights, domain and data; leave --weights, --domain and the like out")
+        return _of_run(run, data_dir)
+    assert model is not None
+    return _of_factory(model, weights, domain or "0,1", example, samples, data_dir)
+
+
+def _of_run(folder: Path, data_dir: Path | None) -> Subject:
+    from ..experiments.making import data_of, network
+    from ..experiments.making import example as images
+    from ..experiments.recipes import Recipe, changed, domain_of
+    from ..experiments.run import configuration
+    from ..training import load
+
+    stored = configuration(folder)
+    if stored is None:
+        raise InputError(f"'{folder}' holds no run; name a folder that `nodedrop train` has written")
+    if not (folder / "model.safetensors").is_file():
+        raise InputError(f"the run in '{folder}' has not ended; go on with: nodedrop train --resume --out {folder}")
+    recipe = changed(Recipe(), stored)
+    data = data_of(recipe, data_dir)
+    model = network(recipe, data)
+    load(model, folder / "model.safetensors")
+    samples = images(recipe, data, SAMPLES).contiguous()
+    labels = None if data.text else data.test_labels[:SAMPLES]
+    return Subject(str(folder), model.eval(), (samples[:BATCH],), domain_of(recipe), samples, labels)
+
+
+def _of_factory(
+    name: str,
+    weights: Path | None,
+    domain: str,
+    example: Sequence[str] | None,
+    samples: str | None,
+    data_dir: Path | None,
+) -> Subject:
+    from torch import nn
+
+    from ..experiments.own import made
+    from ..training import load
+
+    ends = ends_of(domain)
+    model = made(name)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"'{name}' must return an nn.Module, and returned a value of type {type(model).__name__}")
+    if weights is not None:
+        load(model, weights)
+    rows, labels = (None, None) if samples is None else _samples(samples, ends, data_dir)
+    if example:
+        inputs = tuple(input_of(text, ends, seed) for seed, text in enumerate(example))
+    elif rows is not None:
+        inputs = (rows[:BATCH],)
+    else:
+        raise InputError("say what the network's input looks like: --example 2,3,32,32, or --samples with a data set")
+    if rows is not None and (len(inputs) > 1 or inputs[0].shape[1:] != rows.shape[1:]):
+        shapes = " and ".join(str(tuple(value.shape)) for value in inputs)
+        raise InputError(f"samples of shape {tuple(rows.shape)} do not fit the example of shape {shapes}")
+    return Subject(name, model.eval(), inputs, ends, rows, labels)
+
+
+def ends_of(text: str) -> tuple[float, float]:
+    """The two ends of a domain."""
+    try:
+        lo, hi = map(float, text.split(","))
+    except ValueError:
+        lo, hi = 1.0, 0.0
+    if not -math.inf < lo < hi < math.inf:
+        raise InputError(f"--domain needs two numbers such as 0,1, the smaller one first, and got '{text}'")
+    return lo, hi
+
+
+def input_of(text: str, domain: tuple[float, float], seed: int = 0) -> Tensor:
+    """An input of a shape: somewhere in the domain, or zeros for whole numbers, which are indices."""
+    import torch
+
+    sizes, _, kind = text.partition(":")
+    try:
+        shape = [int(word) for word in sizes.split(",")]
+        dtype = getattr(torch, kind or "float32")
+    except (ValueError, AttributeError):
+        shape, dtype = [0], None
+    if min(shape) < 1 or not isinstance(dtype, torch.dtype):
+        raise InputError(f"--example needs a shape such as 2,3,32,32 or 2,16:int64, and got '{text}'")
+    if not dtype.is_floating_point:
+        return torch.zeros(shape, dtype=dtype)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(shape, generator=generator, dtype=torch.float64) * (domain[1] - domain[0]) + domain[0]
+    return drawn.clamp(*domain).to(dtype)
+
+
+def _samples(name: str, domain: tuple[float, float], data_dir: Path | None) -> tuple[Tensor, Tensor | None]:
+    """Inputs from a file, a data set or a factory; the bytes of images are scaled to the domain."""
+    import numpy as np
+    import torch
+
+    from ..experiments.data import Data, load
+    from ..experiments.making import example as images
+    from ..experiments.own import is_own, made
+    from ..experiments.recipes import Recipe
+
+    if name.endswith(".npy"):
+        try:
+            found: Any = torch.from_numpy(np.load(name, allow_pickle=False))
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"'{name}' cannot be read as an array: {str(error).splitlines()[0]}") from None
+    else:
+        found = made(name) if is_own(name) else load(name, data_dir)
+    if isinstance(found, Data):
+        scale = replace(Recipe(), domain=f"{domain[0]},{domain[1]}")
+        labels = None if found.text else found.test_labels[:SAMPLES]
+        return images(scale, found, SAMPLES).contiguous(), labels
+    if not isinstance(found, torch.Tensor) or found.dim() < 2 or len(found) < 2:
+        raise InputError(f"'{name}' must hold a tensor of two samples or more, one per row, or a data set")
+    return found[:SAMPLES].float() if found.is_floating_point() else found[:SAMPLES], None
