@@ -115,8 +115,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "mnist-long": Experiment(
         "MNIST for longer: how small a network has the dense one's error",
-        paper=_MNIST,
-        short=replace(_MNIST_SHORT, epochs=10, quiet=0.5),
+        paper=replace(_MNIST, network="mnist-dense640"),
+        short=replace(_MNIST_SHORT, network="mnist-dense640", epochs=10, quiet=0.5),
         differs="10 epochs for 480, with batches of 50 for 1024, so that there are 12,000 steps for 28,000; a learning "
         "rate of 2e-3 that decays to zero; no penalty for the first 600 steps, and λ fading over the second half",
     ),
