@@ -23,8 +23,7 @@ def analyze(module: nn.Module, example_inputs: Any, domain: Any = (0.0, 1.0), **
     "batch-proved" (in training mode only, as the paper does with batch norm) or "observed" (on `samples`); `mode` says
     whether a proof must cover "both" train and eval mode (default) or one of them; `batch_size` declares the largest
     training batch, which batch norm's bound in training mode depends on; `dtype` is the lowest precision the module
-    will run in, if lower than its parameters'; with `align=8` widths stay multiples of 8 where something goes, which
-    runs faster on most processors.
+    will run in, if lower than its parameters'.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))

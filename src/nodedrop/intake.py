@@ -40,7 +40,6 @@ class Options:
     constants: bool = True
     unread: bool = True
     parts: bool = False
-    align: int = 1
 
     def __post_init__(self) -> None:
         if self.evidence not in ("proved", "batch-proved", "observed"):
@@ -50,7 +49,6 @@ class Options:
         size: object = self.batch_size
         if size is not None and not (type(size) is int and size >= 1):
             raise InputError(f"batch_size must be a whole number from 1 on, not {self.batch_size!r}")
-        alignment(self.align)
         if self.dtype is not None and not isinstance(self.dtype, torch.dtype):
             raise InputError(f"dtype must be a torch.dtype, not {self.dtype!r}")
         if self.evidence == "observed" and self.samples is None:
@@ -60,13 +58,6 @@ class Options:
     def modes(self) -> tuple[Literal["eval", "train"], ...]:
         """The modes that certificates must cover."""
         return ("train",) if self.evidence == "batch-proved" else _MODES[self.mode]
-
-
-def alignment(value: object) -> int:
-    """What widths must be a multiple of."""
-    if not (type(value) is int and value >= 1):
-        raise InputError(f"align must be a whole number from 1 on, not {value!r}")
-    return value
 
 
 def usable(module: nn.Module) -> nn.Module:

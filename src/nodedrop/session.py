@@ -77,7 +77,6 @@ class Session:
         self._samples = options.samples if isinstance(options.samples, list) else [options.samples]
         self._proven: set[tuple[str, int]] = set()
         self.blocked: dict[int, str] = {}
-        self.align = options.align
         self.origin = {(s.tensor, s.axis): list(range(s.labels.numel())) for s in self.structure.slots}
 
     @property
@@ -129,7 +128,6 @@ class Session:
             blocked=self.blocked if blocked is None else blocked,
             constants=self.options.constants,
             unread=self.options.unread,
-            align=self.align,
         )
 
     def analysis(self) -> Analysis:

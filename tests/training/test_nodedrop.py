@@ -526,23 +526,3 @@ def test_compiled_copies_go_along() -> None:
     assert drop.drop() is not None
     assert [item.get_parameter(name).shape[0] for item, name in
             zip(copies, ("module.0.weight", "0.weight", "module.0.weight"), strict=True)] == [model[0].out_features] * 3
-
-
-def test_widths_stay_multiples_until_the_last_cut() -> None:
-    model = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 10), nn.ReLU(), nn.Linear(10, 2))
-    with torch.no_grad():
-        model[0].bias.fill_(2.0)
-        model[0].bias[:9], model[2].bias[:10] = -9.0, -90.0
-    drop = NodeDrop(model, None, torch.rand(2, 4), align=8)
-    with pytest.warns(UserWarning, match="every unit of layer '2' is dead and one was kept"):
-        event = drop.drop()
-    assert event is not None
-    assert len(event.removed) == 4 + 9
-    assert drop.widths == {"0": 16, "2": 1}, "16 of 20 with 11 alive; a layer that is dead as a whole keeps one"
-    assert drop.drop() is None
-    last = drop.drop(align=1)
-    assert last is not None
-    assert (len(last.removed), drop.widths) == (5, {"0": 11, "2": 1})
-    for wrong in (0, -8, 2.0, True):
-        with pytest.raises(InputError, match=r"^align must be a whole number from 1 on"):
-            drop.drop(align=wrong)  # type: ignore[arg-type]

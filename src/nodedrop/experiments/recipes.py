@@ -50,7 +50,6 @@ class Recipe:
     evidence: str = "proved"
     quiet: float = 0.0  # epochs without penalty at the start
     fade: float = 0.0  # share of the run, at its end, over which λ falls to a hundredth
-    align: int = 1  # what widths stay a multiple of until the last cut
     least: int = 20  # steps from one look for dead units to the next
     evaluate: int = 1  # epochs from one look at the test set to the next
 
@@ -298,7 +297,6 @@ _WANTED: dict[str, Rule] = {
     "evidence": _one_of(("proved", "batch-proved")),
     "quiet": (lambda value: 0 <= value < math.inf, "at least 0"),
     "fade": (lambda value: 0 <= value <= 1, "from 0 to 1"),
-    "align": _least(1),
     "least": _least(1),
     "evaluate": _least(1),
     "activation": _one_of(ACTIVATIONS, ""),

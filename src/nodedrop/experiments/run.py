@@ -94,10 +94,12 @@ def finished(recipe: Recipe, folder: Path, resume: bool = True) -> dict[str, Any
         return None
     if not resume:
         raise InputError(f"'{folder}' holds a run already; go on with it (--resume), or take another folder")
-    wanted, there = asdict(recipe), asdict(Recipe()) | stored  # an older run lacks what recipes did not have then
+    wanted = asdict(recipe)
     for name in wanted:
-        if there[name] != wanted[name]:
-            raise InputError(f"the run in '{folder}' has {name}={there[name]}, not {wanted[name]}; take another folder")
+        if stored.get(name) != wanted[name]:
+            raise InputError(
+                f"the run in '{folder}' has {name}={stored.get(name)}, not {wanted[name]}; take another folder"
+            )
     try:
         found: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -145,8 +147,7 @@ class Run:
             lam=pressure(recipe, per_epoch), C=recipe.C, domain=None if data.text else domain_of(recipe),
             form=recipe.form, norm_form=recipe.norm_form, m=count_of(recipe.m),
             evidence=recipe.evidence,  # type: ignore[arg-type]
-            batch_size=recipe.batch, on_collapse="allow", align=recipe.align, check_inputs=False,
-            ledger=self.ledger,
+            batch_size=recipe.batch, on_collapse="allow", check_inputs=False, ledger=self.ledger,
         )  # fmt: skip
         self._count()
         self.dense, self.units_dense = self.parameters, self.units
@@ -221,10 +222,10 @@ class Run:
                 self.checkpoint()
             yield self._progress()
 
-    def _cut(self, align: int | None = None) -> float:
+    def _cut(self) -> float:
         """The share of the units that go."""
         before = max(self.units, 1)
-        if self.drop.drop(align=align) is not None:
+        if self.drop.drop() is not None:
             self._count()
         return 1 - self.units / before
 
@@ -303,7 +304,7 @@ class Run:
         """The last cut, measured on the test set; the model and the result, written."""
         stuck = self.stuck()
         before = after = self.logits()
-        if self.recipe.lam > 0 and self._cut(align=1):
+        if self.recipe.lam > 0 and self._cut():
             after = self.logits()
         self.ledger.begin()
         scale = max(float(before.abs().max()), 1e-30)

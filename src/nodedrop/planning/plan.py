@@ -67,7 +67,6 @@ class _Search:
     blocked: Mapping[int, str]
     constants: bool
     unread: bool
-    align: int
     held: dict[int, str] = field(default_factory=dict)
     collapsed: list[str] = field(default_factory=list)
     cache: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -84,21 +83,20 @@ def plan(
     blocked: Mapping[int, str] | None = None,
     constants: bool = True,
     unread: bool = True,
-    align: int = 1,
 ) -> Plan:
     """The largest set of labels that nothing outside the set depends on.
 
     Starts from all labels and takes out those that a remaining reader needs, until none is left: since outputs are
     pinned and the graph has no cycle, what is left changes no output. `blocked` are labels that must stay for a
-    reason found elsewhere. Layers that keep a unit keep a multiple of `align`, as far as they have as many.
+    reason found elsewhere.
     """
     by_graph = group_certificates(structure, certificates)
-    search = _Search(structure, by_graph, blocked or {}, constants, unread, align)
+    search = _Search(structure, by_graph, blocked or {}, constants, unread)
     removed = _candidates(search)
     while True:
         kinds = _drop_needed(search, removed)
         # what is put back may need others back, so the next check waits until the one before it finds nothing
-        if not any(check(search, removed) for check in (_keep_heads, _keep_shapes, _keep_layers, _keep_multiples)):
+        if not any(check(search, removed) for check in (_keep_heads, _keep_shapes, _keep_layers)):
             break
     return Plan(
         tuple(_cuts(structure, removed)),
@@ -272,17 +270,6 @@ def _keep_layers(search: _Search, removed: Tensor) -> bool:
         if bool(removed[owners].all()):
             search.collapsed.append(name)
             _revive(search, removed, owners[:1], "it is the last unit of its layer")
-    return not torch.equal(before, removed)
-
-
-def _keep_multiples(search: _Search, removed: Tensor) -> bool:
-    """Put back units of layers whose width would not be a multiple of `align`; true if there were any."""
-    before = removed.clone()
-    for layer in (layer for layer in search.structure.layers if layer.name not in search.collapsed):
-        owners = search.rep[layer.labels].unique()
-        gone = owners[removed[owners]]
-        lack = -(len(owners) - len(gone)) % search.align
-        _revive(search, removed, gone[:lack], f"the width of its layer stays a multiple of {search.align}")
     return not torch.equal(before, removed)
 
 

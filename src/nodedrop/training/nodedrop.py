@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from .. import functional
 from ..errors import CollapseError, CutError, InputError
-from ..intake import Options, alignment
+from ..intake import Options
 from ..ledger import LedgerFile
 from ..proof import Certificate, Evidence
 from ..session import OnCollapse, Outcome, Session
@@ -89,9 +89,6 @@ class NodeDrop:
     `domain` are an error (`check_inputs=False` turns the check off). Under DistributedDataParallel all processes cut
     together: each calls `drop()` at the same step, and waits for the others at most `timeout` seconds.
 
-    Where something is cut the width of a layer stays a multiple of `align`, as far as it has dead units to keep: 8
-    makes steps faster on most processors, and a last `drop(align=1)` takes the rest.
-
     `ledger` is a file for the certificates of all cuts; beside it `cuts/` keeps what `nodedrop verify` needs to derive
     them again. It belongs into the run's `Checkpoints` as `drop.ledger`; the first process alone writes it.
     """
@@ -116,7 +113,6 @@ class NodeDrop:
         exclude: Sequence[str] = (),
         lam_of: Mapping[str, float] | None = None,
         on_collapse: OnCollapse = "keep",
-        align: int = 1,
         copies: Sequence[nn.Module] = (),
         check_inputs: bool = True,
         timeout: float = 300.0,
@@ -130,7 +126,7 @@ class NodeDrop:
         if not isinstance(m, int | float) and m not in ("elements", "batch", "channels"):
             raise InputError(f"m must be 'elements', 'batch', 'channels' or a number, not {m!r}")
         self.C, self.form, self.norm_form, self.m = C, form, norm_form, m
-        self.on_collapse, self.align, self.lam_of = on_collapse, align, dict(lam_of or {})
+        self.on_collapse, self.lam_of = on_collapse, dict(lam_of or {})
         if evidence == "batch-proved" and batch_size is None:
             raise InputError("evidence='batch-proved' needs batch_size=, the largest batch you will train with")
         _require_training_possible(optimizer)
@@ -138,9 +134,8 @@ class NodeDrop:
         if any(part in _IN_USE for part in inner.modules()) or any(inner in root.modules() for root in _IN_USE):
             raise InputError("this model, or a part of it, already has a NodeDrop; use that one, or delete it first")
         options = Options(
-            domain, evidence, batch_size=batch_size, samples=samples, dtype=dtype, constants=False, unread=False,
-            align=align,
-        )  # fmt: skip
+            domain, evidence, batch_size=batch_size, samples=samples, dtype=dtype, constants=False, unread=False
+        )
         self._ranks = None if wrapper is None else Ranks(wrapper, timeout)
         agree = None if self._ranks is None else self._ranks.agree
         same = [_plain(item) for item in copies]
@@ -208,8 +203,8 @@ class NodeDrop:
         marked: Tensor = _Marked.apply(total, token)  # type: ignore[no-untyped-call]
         return marked
 
-    def drop(self, *, align: int | None = None) -> DropEvent | None:
-        """Cut what is dead now, here perhaps with another `align`. Returns what went, or None."""
+    def drop(self) -> DropEvent | None:
+        """Cut what is dead now. Returns what went, or None."""
         if any(not token.taken for token in self._pending):
             raise CutError(
                 "drop() was called between penalty() and backward(), and a cut would invalidate the graph in between; "
@@ -229,7 +224,6 @@ class NodeDrop:
         if self.ledger is not None:
             self.ledger.step = self.step
             self.ledger.begin()
-        self._session.align = alignment(self.align if align is None else align)
         outcome = self._session.cut_(self.on_collapse)
         if outcome.removed:
             self._refresh()
