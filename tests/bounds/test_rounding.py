@@ -89,6 +89,17 @@ def test_batch_norm_by_running_statistics_has_a_margin() -> None:
     assert bool((bounds[bounds.graph.nodes[-1].name].hi > 0).all())
 
 
+@pytest.mark.parametrize("norm", ["layer", "group"])
+def test_the_reach_of_a_norm_is_not_rounded_to_single_precision(norm: str) -> None:
+    """One value that differs from three equal ones comes out as √3, which single precision would round down."""
+    t = Tape(torch.float64)
+    x = t.input(1, 4, lo=-1e6, hi=1e6)
+    out = t("aten.layer_norm.default", x, [4]) if norm == "layer" else t("aten.group_norm.default", x, 1)
+    row = torch.tensor([[1e6, -1e6, -1e6, -1e6]], dtype=torch.float64)
+    largest = torch.nn.functional.layer_norm(row, [4]).max()
+    assert float(torch.tensor(3.0).sqrt()) < largest <= bound(t.graph(), t.tensors, t.domain)[out.name].hi.max()
+
+
 @pytest.mark.parametrize("equation", ["abc->", "abc,abc->a", "abc,abc->"])
 def test_an_einsum_counts_every_term(equation: str) -> None:
     shape = (4, 10, 11)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import nodedrop as nd
+from nodedrop.cli.app import app
 from nodedrop.errors import InputError
 from nodedrop.experiments.data import Batches, Data, load
 from nodedrop.experiments.making import data_of, network
@@ -75,6 +77,9 @@ def test_a_run_tells_its_loss_and_goes_on_after_a_stop(text: Data, tmp_path: Pat
     assert resumed["test_loss"] == straight["test_loss"]
     losses = [row["test_loss"] for row in straight["epochs"]]
     assert losses[-1] < losses[0]
+    done = CliRunner().invoke(app, ["inspect", str(tmp_path / "b"), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["samples"] > 0
     saved = network(small, few)
     nd.load(saved, tmp_path / "b" / "model.safetensors")
     assert json.loads((tmp_path / "b" / "result.json").read_text())["parameters"] == sum(

@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from nodedrop import Box, load
 from nodedrop.errors import CollapseError, CutError, InputError
 from nodedrop.training import NodeDrop, schedules
+from nodedrop.training.late import late
 
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, 0.05),
@@ -526,3 +528,15 @@ def test_compiled_copies_go_along() -> None:
     assert drop.drop() is not None
     assert [item.get_parameter(name).shape[0] for item, name in
             zip(copies, ("module.0.weight", "0.weight", "module.0.weight"), strict=True)] == [model[0].out_features] * 3
+
+
+def test_the_penalty_is_differentiated_last() -> None:
+    """Its gradients are as large as the weights, and should not be there while the activations are."""
+    order: list[str] = []
+    layer = nn.Linear(4, 8)
+    values = layer(torch.rand(3, 4))
+    values.register_hook(lambda gradient: order.append("network"))
+    term = late(partial(lambda weight: weight.abs().sum(), layer.weight))
+    term.grad_fn.register_prehook(lambda gradients: order.append("penalty"))  # type: ignore[union-attr]
+    (term + values.relu().sum()).backward()
+    assert order == ["network", "penalty"]
