@@ -1,6 +1,7 @@
 """The command line as a newcomer meets it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,15 @@ def test_demo_shows_the_network_shrink(tmp_path: Path) -> None:
     ), "nothing is loaded from elsewhere"
     again = run("demo", "--quick", "--json", "--out", str(tmp_path / "demo"))
     assert json.loads(again.stdout)["parameters"] == outcome["parameters"]
+
+
+def test_the_shell_completes_commands() -> None:
+    wanted = {"_NODEDROP_COMPLETE": "complete_bash", "COMP_WORDS": "nodedrop rep", "COMP_CWORD": "1"}
+    start = "import sys; sys.argv[0] = 'nodedrop'; from nodedrop.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", start], env=os.environ | wanted, capture_output=True, text=True, check=True
+    )
+    assert sorted(done.stdout.split()) == ["report", "reproduce"]
 
 
 def test_demo_does_not_touch_a_folder_with_other_things(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.experiments.own_target import OWN
 from typer.testing import CliRunner, Result
 
 from nodedrop.cli.app import app
+from nodedrop.export import extras
 
 TARGET = str(OWN["network"]).partition(":")[0]
 MINE = ["--model", f"{TARGET}:net", "--data", f"{TARGET}:data", "--set", "epochs=2", "--set", "batch=40"]
@@ -99,6 +100,24 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     ):
         assert done.exit_code == 2
         assert words in done.stderr
+
+
+def test_curves_for_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = tmp_path / "run"
+    assert run(*MINE, "--tensorboard", "--out", folder).exit_code == 0
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for name in ("test_error", "units", "parameters"):
+        found = [(event.step, event.value) for event in events.Scalars(name)]
+        assert found == [(row["step"], pytest.approx(row[name])) for row in rows if row["epoch"]]
+    assert [event.value for event in events.Scalars("width/1")] == [row["widths"][0] for row in rows if row["epoch"]]
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    done = run(*MINE, "--tensorboard", "--out", tmp_path / "other")
+    assert done.exit_code == 2
+    assert "tensorboard; install with: pip install 'nodedrop[report]'" in done.stderr
+    assert not (tmp_path / "other").exists()
 
 
 def test_help_has_an_example() -> None:

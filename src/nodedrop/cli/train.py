@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +27,8 @@ from .progress import (
 
 if TYPE_CHECKING:
     from ..experiments.recipes import Recipe
+    from ..experiments.run import Progress
+    from ..reporting.tensorboard import Board
 
 EXAMPLE = (
     "Example: nodedrop train mnist --set network=mnist-dense320 --set lam=1e-4 --out runs/first   ·   "
@@ -46,6 +50,9 @@ def train(
     data_dir: DataDirOption = None,
     download: DownloadOption = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch.")] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write curves for TensorBoard to the folder's tensorboard/.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a network that shrinks as it learns.
@@ -67,10 +74,14 @@ def train(
         result = finished(chosen, folder, resume)
         if result is None:
             images = read_data(chosen, data_dir, download)
-            with Runs(lines=True) as runs:
-                result = train_run(
-                    chosen, folder, images, resume=resume, watch=lambda progress: runs.tell("", progress)
-                )
+            with Runs(lines=True) as runs, _board(folder, tensorboard) as board:
+
+                def watch(progress: Progress) -> None:
+                    runs.tell("", progress)
+                    if board is not None and progress.row is not None:
+                        board.add(progress.row)
+
+                result = train_run(chosen, folder, images, resume=resume, watch=watch)
     except KeyboardInterrupt:
         typer.echo(_stopped(folder, data_dir, threads), err=True)
         raise typer.Exit(130) from None
@@ -80,6 +91,18 @@ def train(
     console = Console()
     console.print(result_table(result))
     console.print(f"in {folder}", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _board(folder: Path, wanted: bool) -> Iterator[Board | None]:
+    """The run's curves for TensorBoard, if they are wanted."""
+    if not wanted:
+        yield None
+        return
+    from ..reporting.tensorboard import Board
+
+    with closing(Board(folder / "tensorboard")) as board:
+        yield board
 
 
 def _stopped(folder: Path, data_dir: Path | None, threads: int | None) -> str:
