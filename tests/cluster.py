@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.cluster_utils import Cluster
 
 from nodedrop.experiments.lock import held
 from nodedrop.experiments.recipes import Recipe, changed
@@ -24,9 +25,9 @@ LAMS = ("1e-3", "2e-3", "3e-3")
 START = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from nodedrop.cli import main; main()"
 
 
-def start(folder: Path) -> "subprocess.Popen[str]":
+def start(folder: Path, *address: str) -> "subprocess.Popen[str]":
     """The command of a sweep of three runs of some seconds each."""
-    command = [sys.executable, "-c", START, "sweep", "mnist", "--engine", "ray", "--workers", "2", "--json"]
+    command = [sys.executable, "-c", START, "sweep", "mnist", "--engine", "ray", "--workers", "2", "--json", *address]
     options = ["--lam", ",".join(LAMS), "--network", f"{TARGET}:net", "--out", str(folder / "runs")]
     changes = {"data": f"{TARGET}:data", "epochs": 150, "batch": 40, "evaluate": 50, "quiet": 0, "fade": 0}
     settings = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
@@ -101,6 +102,22 @@ def test_killed_workers_and_drivers_cost_no_run(tmp_path: Path, monkeypatch: pyt
     killed = found[folder.name]["result"]
     alone = train(changed(Recipe(), killed["recipe"]), tmp_path / "alone-run")
     assert [row["train_loss"] for row in alone["epochs"]] == [row["train_loss"] for row in killed["epochs"]]
+
+
+def test_a_machine_of_a_cluster_that_is_there_already_can_die(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines of one processor each, which are processes of this one, but do not know it."""
+    monkeypatch.setenv("NODEDROP_TEST_STARTS", str(tmp_path / "starts"))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        other = cluster.add_node(num_cpus=1)
+        with start(tmp_path, "--address", cluster.address) as driver:
+            until(lambda: len(list(at_work(tmp_path))) == 2)
+            cluster.remove_node(other, allow_graceful=False)
+            found = outcomes(driver)
+    finally:
+        cluster.shutdown()
+    check_complete(tmp_path, found)
+    assert len(starts(tmp_path)) == len(LAMS) + 1, "only the run of the machine that died was begun again"
 
 
 def test_ctrl_c_leaves_checkpoints(tmp_path: Path) -> None:
