@@ -54,7 +54,8 @@ def verify(
         if before or after or ledger:
             raise InputError("a run knows its files; leave --before, --after and --ledger out, or the run")
         verdict = _of_run(run, model, box)
-        _keep(verdict, run)
+        if box is None and model is None:  # an answer to the run's own terms
+            _keep(verdict, run)
     elif before is None or after is None or model is None:
         raise InputError("name the folder of a run, or --before and --after with --model package.module:factory")
     else:
