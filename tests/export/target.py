@@ -81,3 +81,7 @@ class Exponential(nn.Module):
 
 def three() -> Tensor:
     return torch.rand(60, 4, generator=torch.Generator().manual_seed(3))
+
+
+def wide() -> Tensor:
+    return torch.tensor([[-3.0, 0.0, 0.0, 3.0]] * 4)

@@ -102,6 +102,8 @@ def _of_run(folder: Path, model: str | None, box: Any) -> Verdict:
     from ..training import load
     from ..verify.run import verify_run
 
+    if not (folder / "ledger.jsonl").is_file():
+        raise InputError(f"'{folder}' holds no ledger.jsonl; name the folder of a run, or of a ledger")
     header = _header(folder / "ledger.jsonl")
     nets = [find(model)() if model is not None else _network(folder, header) for _ in range(2)]
     if not (folder / "model.safetensors").is_file():

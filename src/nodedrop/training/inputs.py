@@ -82,7 +82,7 @@ class InputWatch:
             if not bool(((least >= box.lo) & (most <= box.hi)).all()):  # NaN is outside, too
                 ends, declared = (least.min(), most.max()), (box.lo.min(), box.hi.max())
                 raise InputError(
-                    f"a batch had values from {ends[0]:.4g} to {ends[1]:.4g} for input '{name}', outside the declared "
+                    f"a batch had values from {ends[0]:.8g} to {ends[1]:.8g} for input '{name}', outside the declared "
                     f"domain [{declared[0]:.4g}, {declared[1]:.4g}] that the proofs speak of; "
                     "declare the domain the data really has, or pass check_inputs=False if you know why"
                 )

@@ -198,6 +198,10 @@ class NodeDrop:
         sizes = {t.layer: t.units(tensors[t.weight]) for t in self.targets}
         return {layer: 0 if layer in gone else size for layer, size in sizes.items()}
 
+    def __repr__(self) -> str:
+        widths = ", ".join(f"{layer}: {units}" for layer, units in self.widths.items())
+        return f"NodeDrop(step {self.step}, λ = {self.lam:g}, units {widths})"
+
     def penalty(self) -> Tensor:
         """λ times the penalties of all layers, to be added to the loss; counts one step."""
         if self._watch is not None and self._watch.free:
