@@ -185,6 +185,23 @@ def test_without_a_ledger_the_page_says_what_is_not_known(tmp_path: Path) -> Non
     assert [sum(step is None for step in layer.left) for layer in run.layers] == [22, 22, 43, 43, 86]
 
 
+def test_a_layer_that_lost_all_its_units_is_said_and_counted_so(browser: Any, tmp_path: Path) -> None:
+    folder = made(tmp_path / "run")
+    result = json.loads((folder / "result.json").read_text())
+    first = next(iter(result["widths"]))
+    kept = result["widths"][first]
+    result |= {"collapsed": [first], "units": result["units"] - kept}
+    (folder / "result.json").write_text(json.dumps(result))
+    shown = view(folder)
+    assert None not in shown.layers[0].left
+    opened(browser, write_html([shown], tmp_path / "page.html"))
+    assert browser.find_element("id", "headline").text == f"λ = 0.001 was too large: {first} lost all units"
+    browser.execute_script(
+        "const s = document.querySelector('input[type=range]'); s.value = s.max; s.dispatchEvent(new Event('input'));"
+    )
+    assert counted(browser) == result["units"]
+
+
 def test_names_cannot_end_the_data(tmp_path: Path) -> None:
     run = made(tmp_path / "run", names={"</script><b>": 6}, ledger=False)
     text = write_html([view(run)], tmp_path / "page.html").read_text()

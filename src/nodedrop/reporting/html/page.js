@@ -179,7 +179,9 @@
 
   function words() {
     const factor = run.parameters_dense / Math.max(run.parameters, 1);
-    at("headline").textContent = `${factor.toFixed(1)}× fewer parameters at ${percent(run.error)} test error`;
+    at("headline").textContent = run.collapsed.length
+      ? `λ = ${run.lam} was too large: ${run.collapsed.join(", ")} lost all units`
+      : `${factor.toFixed(1)}× fewer parameters at ${percent(run.error)} test error`;
     const exact = run.logit_change > 0 ? `changed no logit by more than ${run.logit_change.toExponential(1)} of the largest` : "changed no logit at all";
     at("told").textContent =
       `${run.network} on ${run.data}, λ = ${run.lam}: ${number(run.units)} of ${number(run.units_dense)} units and ` +

@@ -45,7 +45,7 @@ class RunView:
             "units": record.units, "units_dense": record.units_dense, "seconds": record.seconds,
             "cutting": record.cutting, "machine": dict(record.machine), "command": record.command,
             "rows": [dict(row) for row in self.rows], "layers": [asdict(layer) for layer in self.layers],
-            "traced": self.traced, "ledger": self.ledger, "verdict": self.verdict,
+            "collapsed": list(record.collapsed), "traced": self.traced, "ledger": self.ledger, "verdict": self.verdict,
         }  # fmt: skip
 
 
@@ -58,6 +58,9 @@ def view(folder: Path) -> RunView:
     units = [line for line in _lines(folder / "ledger.jsonl") if line.get("line") == "unit"]
     names = list(record.widths) or [f"layer {number}" for number in range(1, len(rows[0]["widths"]) + 1)]
     layers = _from_ledger(names, rows, units) if units else _from_widths(names, rows)
+    lost = record.collapsed
+    layers = tuple(_ended(item, [row["widths"][k] for row in rows], rows) if item.name in lost else item
+                   for k, item in enumerate(layers))  # fmt: skip
     ledger = None
     if units:
         ledger = {"units": len(units), "cuts": len({line["cut"] for line in units})}
@@ -72,6 +75,12 @@ def _from_ledger(
         if line["layer"] in left and line["index"] < len(left[line["layer"]]):
             left[line["layer"]][line["index"]] = line["step"]
     return tuple(Layer(name, tuple(steps)) for name, steps in left.items())
+
+
+def _ended(layer: Layer, widths: list[int], rows: tuple[Mapping[str, Any], ...]) -> Layer:
+    """A layer that lost all its units keeps one that is dead; it is shown to leave when the run counted it no more."""
+    when = next((row["step"] for width, row in zip(widths, rows, strict=True) if not width), rows[-1]["step"])
+    return Layer(layer.name, tuple(when if step is None else step for step in layer.left))
 
 
 def _from_widths(names: list[str], rows: tuple[Mapping[str, Any], ...]) -> tuple[Layer, ...]:
