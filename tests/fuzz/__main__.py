@@ -16,14 +16,11 @@ import time
 from pathlib import Path
 
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
 
 from nodedrop.bounds import propagate
 from nodedrop.planning import walk
 
-from .generator import Description, descriptions
-from .test_random_networks import TOGETHER, check
+from .test_random_networks import TOGETHER, failures
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "results" / "bench" / "fuzz.json"
@@ -40,33 +37,10 @@ def fingerprint() -> str:
 
 
 def chunk(number: int) -> list[str]:
-    """Draw some networks, compact them together, and describe those that fail.
-
-    The first that Hypothesis draws are the simplest there are, the same for every seed: they are left out.
-    """
+    """The networks of one seed that fail."""
     torch.set_num_threads(1)
     propagate.STRICT = walk.STRICT = True
-    drawn: list[list[Description]] = []
-    once = settings(
-        max_examples=3, database=None, deadline=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
-    )
-    wanted = st.lists(descriptions(), min_size=TOGETHER, max_size=TOGETHER)
-
-    def draw(these: list[Description]) -> None:
-        drawn.append(these)
-
-    seed(number)(once(given(wanted)(draw)))()
-    try:
-        check(drawn[-1])
-    except Exception as problem:
-        found = []
-        for description in drawn[-1]:
-            try:
-                check([description])
-            except Exception as error:
-                found.append(f"{description}: {error}")
-        return found or [f"together only, chunk {number}: {problem}"]
-    return []
+    return failures(number)
 
 
 def main(networks: int, workers: int) -> int:

@@ -159,7 +159,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.checkpoints.resume()
     (tmp_path / "step-00000003.safetensors").mkdir()
-    assert_write_fails(run, tmp_path, 3, "cannot be written: Is a directory")
+    assert_write_fails(run, tmp_path, 3, "is a folder; name a file in it")
     (tmp_path / "step-00000003.safetensors").rmdir()
     (tmp_path / "file").touch()
     run = Run(tmp_path / "file")
