@@ -22,7 +22,7 @@ from .generator import Block, Description, Networks, Residual, Unit, description
 
 TOGETHER = 15
 WANTED = 300
-FIRST = 10_000  # the first seed here; those of `make fuzz` begin with 0
+FIRST = 20_010  # the first seed here; those of `make fuzz` begin with 0
 TOLERANCE = 1e-12
 STEP = 1e-9
 
