@@ -92,6 +92,14 @@ def test_the_network_of_a_run(tmp_path: Path) -> None:
     assert outcome["verdicts"]["undecided"] == 0
 
 
+def test_a_dead_unit_that_something_keeps_is_pinned_and_not_merely_silent(tmp_path: Path) -> None:
+    np.save(tmp_path / "samples.npy", three().numpy())
+    outcome = found("--model", f"{TARGET}:all_dead", "--samples", tmp_path / "samples.npy")
+    assert outcome["verdicts"]["silent"] == 0
+    kept = [unit for unit in outcome["layers"][0]["units"] if unit["verdict"] != "dead"]
+    assert [(unit["verdict"], unit["reason"]) for unit in kept] == [("pinned", "it is the last unit of its layer")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -14,8 +14,9 @@ from tests.experiments.own_target import OWN
 
 from nodedrop.errors import InputError
 from nodedrop.experiments.lock import held, locked
+from nodedrop.experiments.recipes import Recipe, changed
 from nodedrop.experiments.run import Progress, finished, train
-from nodedrop.experiments.sweep import Grid, Job, Outcome, Outcomes, Processes, Tell, sweep
+from nodedrop.experiments.sweep import Grid, Job, Outcome, Outcomes, Processes, Tell, name_of, sweep
 
 MODULE = str(OWN["network"]).partition(":")[0]
 NET, WIDE, BROKEN = (f"{MODULE}:{name}" for name in ("net", "wide", "broken"))
@@ -169,3 +170,11 @@ def test_runs_of_a_killed_driver_write_a_checkpoint_and_end(tmp_path: Path) -> N
         time.sleep(0.1)
     assert not held(job.folder)
     assert list(job.folder.glob("checkpoint/step-*"))
+
+
+def test_long_names_are_cut_and_still_tell_runs_apart() -> None:
+    long = f"package.{'module' * 40}:net"
+    made = [changed(Recipe(), {"network": long, "lr": lr}) for lr in (1e-3, 2e-3)]
+    names = {name_of(recipe, "mnist", "short") for recipe in made}
+    assert len(names) == 2
+    assert all(len(name) <= 150 for name in names)

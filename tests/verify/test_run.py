@@ -211,3 +211,23 @@ def test_the_schema_names_every_field() -> None:
     for kind, fields in claims.FIELDS.items():
         assert set(schema["$defs"][kind]["required"]) == {*fields, "line", "prev", "hash"}, kind
         assert set(schema["$defs"][kind]["properties"]) == {*fields, "line", "prev", "hash"}, kind
+
+
+def test_only_an_answer_to_the_runs_own_terms_is_kept(tmp_path: Path) -> None:
+    """A domain that was mistyped must not brand a run as refuted for its next report."""
+
+    def said(*words: str) -> int:
+        return CliRunner().invoke(app, [*words]).exit_code
+
+    folder, own = tmp_path / "run", "tests.experiments.own_target"
+    mine = ["--model", f"{own}:net", "--data", f"{own}:data", "--set", "epochs=2", "--set", "batch=40"]
+    assert said("train", *mine, "--out", str(folder)) == 0
+    assert said("verify", str(folder)) == 0
+    kept = (folder / "verdict.json").read_text()
+    assert json.loads(kept)["verdict"] == "proved"
+    assert said("verify", str(folder), "--domain", "0,2") == 1
+    assert (folder / "verdict.json").read_text() == kept
+    (folder / "ledger.jsonl").unlink()
+    done = CliRunner().invoke(app, ["verify", str(folder)])
+    assert done.exit_code == 2
+    assert "holds no ledger.jsonl; name the folder of a run, or of a ledger" in done.stderr

@@ -67,11 +67,9 @@ def _fresh(out: Path) -> Path:
         raise InputError(f"'{out}' holds other things than a demonstration; choose another folder with --out")
     if (out / "run").exists():
         shutil.rmtree(out / "run")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"'{out}' cannot be made: {error.strerror}") from None
-    return out
+    from ..training.atomic import make_folder
+
+    return make_folder(out)
 
 
 def _watch(demonstration: Demonstration, console: Console) -> None:

@@ -67,7 +67,7 @@ def _report(results: Path, name: str, form: str, figures: Path | None, pages: Pa
     from ..reporting import tables, topics
     from ..reporting.records import read
     from ..reporting.table import FORMATS, data
-    from ..training.atomic import made as make_folder
+    from ..training.atomic import make_folder
 
     if form not in FORMATS:
         raise InputError(f"there is no format '{form}'; there are {', '.join(FORMATS)}")

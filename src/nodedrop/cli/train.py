@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +76,7 @@ def train(
         result = finished(chosen, folder, resume)
         if result is None:
             images = read_data(chosen, data_dir, download)
-            with Runs(lines=True) as runs, _board(folder, tensorboard) as board:
+            with Runs(lines=True) as runs, _curves(folder) if tensorboard else nullcontext() as board:
 
                 def watch(progress: Progress) -> None:
                     runs.tell("", progress)
@@ -96,16 +95,10 @@ def train(
     console.print(f"in {folder}", highlight=False, markup=False, soft_wrap=True)
 
 
-@contextmanager
-def _board(folder: Path, wanted: bool) -> Iterator[Board | None]:
-    """The run's curves for TensorBoard, if they are wanted."""
-    if not wanted:
-        yield None
-        return
+def _curves(folder: Path) -> closing[Board]:
     from ..reporting.tensorboard import Board
 
-    with closing(Board(folder / "tensorboard")) as board:
-        yield board
+    return closing(Board(folder / "tensorboard"))
 
 
 def _stopped(folder: Path, data_dir: Path | None, threads: int | None) -> str:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..benchmarks import NAMES
 from ..errors import InputError
-from ..training.atomic import made as make_folder
-from ..training.atomic import reason, replacing
+from ..training.atomic import make_folder, reason, replacing
 from .figures.style import COLOURS, MARKERS, Picture, panels, plain_log, short
 from .figures.style import write as draw
 from .pages import NOTES

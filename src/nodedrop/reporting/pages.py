@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ..experiments.recipes import EXPERIMENTS
 from ..functional import PENALTY_FORMS
-from ..training.atomic import made as make_folder
-from ..training.atomic import replacing
+from ..training.atomic import make_folder, replacing
 from . import figures, findings, tables
 from .groups import Setting, lam_of, settings
 from .records import Record

@@ -32,7 +32,7 @@ def replacing(target: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def made(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     """The folder, made if it is not there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

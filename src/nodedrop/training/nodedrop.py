@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from .. import functional
 from ..errors import CollapseError, CutError, InputError
 from ..intake import Options
 from ..ledger import LedgerFile
@@ -25,12 +24,11 @@ from ..session import OnCollapse, Outcome, Session
 from ..tracing import tensors_of
 from .inputs import InputWatch
 from .late import late
-from .norms import Norm
 from .ranks import Ranks, unwrapped
 from .schedules import Schedule, constant
 from .targets import Target, find_targets
+from .terms import BatchCount, Penalties
 
-BatchCount = Literal["elements", "batch", "channels"] | float
 _IN_USE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -119,18 +117,9 @@ class NodeDrop:
         ledger: str | os.PathLike[str] | LedgerFile | None = None,
     ) -> None:
         self._schedule: Schedule = lam if callable(lam) else constant(lam)
-        if not C > 0:
-            raise InputError(f"C must be above 0, not {C}")
+        self._penalties = Penalties(C, form, norm_form, m)
         if on_collapse not in ("keep", "error", "allow"):
             raise InputError(f"on_collapse must be 'keep', 'error' or 'allow', not {on_collapse!r}")
-        if not isinstance(m, int | float) and m not in ("elements", "batch", "channels"):
-            raise InputError(f"m must be 'elements', 'batch', 'channels' or a number, not {m!r}")
-        for name, given, forms in (
-            ("form", form, functional.PENALTY_FORMS), ("norm_form", norm_form, functional.NORM_PENALTY_FORMS),
-        ):  # fmt: skip
-            if given not in forms:
-                raise InputError(f"{name} must be one of {', '.join(forms)}, not {given!r}")
-        self.C, self.form, self.norm_form, self.m = C, form, norm_form, m
         self.on_collapse, self.lam_of = on_collapse, dict(lam_of or {})
         if evidence == "batch-proved" and batch_size is None:
             raise InputError("evidence='batch-proved' needs batch_size=, the largest batch you will train with")
@@ -301,7 +290,9 @@ class NodeDrop:
         kept = [now.pop(name, alone.get(name)) for name in order]
         self.targets = (*(target for target in kept if target is not None), *now.values())
         self._shapes = _shapes(self.model)
-        self._terms = [(self._factor(target), self._term(target, tensors)) for target in self.targets]
+        domain = self._session.domain
+        terms = (self._penalties.term(target, tensors, self._batch, domain) for target in self.targets)
+        self._terms = list(zip(map(self._factor, self.targets), terms, strict=True))
 
     def _factor(self, target: Target) -> float:
         found = [factor for pattern, factor in self.lam_of.items() if fnmatchcase(target.layer, pattern)]
@@ -309,42 +300,10 @@ class NodeDrop:
             raise InputError(f"the factor of λ for layer '{target.layer}' must be at least 0")
         return found[-1] if found else 1.0
 
-    def _term(self, target: Target, tensors: Mapping[str, Tensor]) -> partial[Tensor]:
-        if target.scale is not None and target.shift is not None:
-            affine = tensors[target.scale], tensors[target.shift]
-            return partial(functional.penalty_bn, *affine, self._count(target, tensors), C=self.C, form=self.norm_form)
-        bias = tensors[target.bias] if target.bias is not None else None
-        if target.reads is not None:
-            return _reading(target.reads, target, tensors, bias, C=self.C, form=self.norm_form)
-        lo, hi = self._ends(target, tensors[target.weight])
-        return partial(
-            functional.penalty, tensors[target.weight], bias, C=self.C, form=self.form, lo=lo, hi=hi,
-            groups=target.groups, transposed=target.transposed,
-        )  # fmt: skip
-
-    def _ends(self, target: Target, weight: Tensor) -> tuple[Any, Any]:
-        """What a layer's inputs lie between: the domain if they are the network's, else 0 and 1, as in the paper."""
-        box = self._session.domain.get(target.source or "")
-        if box is None or not bool(box.lo.isfinite().all() and box.hi.isfinite().all()):
-            return 0.0, 1.0
-        inputs = weight.shape[0] if target.transposed else weight.shape[1] * target.groups
-        if box.lo.numel() not in (1, inputs):
-            return float(box.lo.min()), float(box.hi.max())
-        return (box.lo.item(), box.hi.item()) if box.lo.numel() == 1 else (box.lo.flatten(), box.hi.flatten())
-
     def _trained(self, target: Target) -> bool:
         """Whether anything that the penalty acts on takes a gradient."""
         tensors, names = tensors_of(self.model), (target.weight, target.bias, target.scale, target.shift)
         return any(name is not None and tensors[name].requires_grad for name in names)
-
-    def _count(self, target: Target, tensors: Mapping[str, Tensor]) -> float:
-        if self.m == "elements":
-            return float(self._batch * target.positions)
-        if self.m == "batch":
-            return float(self._batch)
-        if self.m == "channels":
-            return float(len(tensors[target.scale or target.weight]))
-        return float(self.m)
 
     def __del__(self) -> None:
         model = getattr(self, "model", None)
@@ -352,17 +311,6 @@ class NodeDrop:
             _IN_USE.discard(model)
             if self._watch is not None:
                 self._watch.close()
-
-
-def _reading(
-    norm: Norm, target: Target, tensors: Mapping[str, Tensor], bias: Tensor | None, *, C: float, form: str
-) -> partial[Tensor]:
-    """The penalty of a layer whose inputs a norm bounds."""
-    scale, shift = (tensors[name] if name is not None else None for name in (norm.scale, norm.shift))
-    known = partial(functional.penalty_ln, rms=norm.kind == "rms")
-    if norm.kind == "group":
-        known = partial(functional.penalty_gn, count=norm.count, rectified=norm.rectified, groups=target.groups)
-    return partial(known, tensors[target.weight], bias, scale, shift, C=C, form=form)
 
 
 def _shapes(model: nn.Module) -> list[tuple[int, ...]]:

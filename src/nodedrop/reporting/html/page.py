@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...training.atomic import reason, replacing
+from ...training.atomic import make_folder, replacing
 from .. import paper
 from .view import RunView
 
@@ -18,12 +18,9 @@ from .view import RunView
 def write_html(views: Sequence[RunView], path: Path) -> Path:
     """Write the page; it appears whole or not at all."""
     content = page(views)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be written: {reason(error)}") from None
+    make_folder(path.parent)
+    with replacing(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
     return path
 
 

@@ -58,9 +58,7 @@ def view(folder: Path) -> RunView:
     units = [line for line in _lines(folder / "ledger.jsonl") if line.get("line") == "unit"]
     names = list(record.widths) or [f"layer {number}" for number in range(1, len(rows[0]["widths"]) + 1)]
     layers = _from_ledger(names, rows, units) if units else _from_widths(names, rows)
-    lost = record.collapsed
-    layers = tuple(_ended(item, [row["widths"][k] for row in rows], rows) if item.name in lost else item
-                   for k, item in enumerate(layers))  # fmt: skip
+    layers = tuple(_ended(k, rows, item) if item.name in record.collapsed else item for k, item in enumerate(layers))
     ledger = None
     if units:
         ledger = {"units": len(units), "cuts": len({line["cut"] for line in units})}
@@ -77,9 +75,9 @@ def _from_ledger(
     return tuple(Layer(name, tuple(steps)) for name, steps in left.items())
 
 
-def _ended(layer: Layer, widths: list[int], rows: tuple[Mapping[str, Any], ...]) -> Layer:
+def _ended(place: int, rows: tuple[Mapping[str, Any], ...], layer: Layer) -> Layer:
     """A layer that lost all its units keeps one that is dead; it is shown to leave when the run counted it no more."""
-    when = next((row["step"] for width, row in zip(widths, rows, strict=True) if not width), rows[-1]["step"])
+    when = next((row["step"] for row in rows if not row["widths"][place]), rows[-1]["step"])
     return Layer(layer.name, tuple(when if step is None else step for step in layer.left))
 
 
