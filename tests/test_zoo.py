@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import nodedrop as nd
+from nodedrop.intake import Options
+from nodedrop.session import Session
 
 from .exactness import (
     INDEX,
@@ -103,8 +105,6 @@ def test_exact_in_double_precision(name: str) -> None:
     assert_state_sliced(model, optimizer, state, index)
     assert_same_outputs(before, model, entry, example)
     assert_same_gradients(before, model, example, index)
-    again = nd.compact_(model, example, entry.domain)
-    assert removed_units(again) == {}
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -112,10 +112,16 @@ def test_exact_in_single_precision(name: str) -> None:
     entry = ZOO[name]
     model, example, expected = planted(entry, torch.float32)
     before = copy.deepcopy(model)
-    ledger = nd.compact_(model, example, entry.domain)
+    session = Session(model, example, Options(domain=entry.domain))
+    outcome = session.cut_("error")
+    ledger = nd.Ledger(outcome.analysis, 0, 0, outcome.difference)
     assert_planted_units_go(ledger, entry, expected)
     assert_accounted(ledger, widths(before), widths(model))
     assert_same_outputs(before, model, entry, example)
+    second = session.cut_("error").analysis
+    assert not second.count("removed"), "something was left for a second pass"
+    stayed = [(unit.layer, unit.index) for unit in ledger.units if unit.status != "removed"]
+    assert [(unit.layer, unit.index) for unit in second.units] == stayed
 
 
 FAINT = [name for name, entry in ZOO.items() if any(item.how == "faint" for item in entry.plants)]

@@ -1,4 +1,4 @@
-"""What each process of tests/training/test_ddp.py runs, under torchrun: python ddp_target.py TASK FOLDER."""
+"""What each process of tests/training/test_ddp.py runs; under torchrun: python ddp_target.py TASK FOLDER."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
+import torch._dynamo  # here, so that processes forked from one that has it start at once
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -61,14 +62,10 @@ def train(
 
 
 def main(task: str, folder: Path) -> None:
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     net = make()
     if task == "absent":
         net.register_buffer("statistics", torch.zeros(3))  # a buffer to be shared, but only among those who came
-    if world == 1:
-        drop = train(net, slice(None))
-        torch.save((net.state_dict(), [e.step for e in drop.events]), folder / "single.pt")
-        return
     dist.init_process_group("gloo")
     model: nn.Module = DistributedDataParallel(net)
     if task == "compiled":
@@ -107,6 +104,13 @@ def main(task: str, folder: Path) -> None:
         sys.exit(4)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def process(task: str, folder: Path, rank: int, port: int) -> None:
+    """One of two processes."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    main(task, folder)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 import nodedrop as nd
 from nodedrop.verify import verify
+from nodedrop.verify.program import read
 
 from ..fuzz.generator import Description, descriptions
+from ..test_writes import Uses, dropout_that_is_no_copy
 from .many import checked
 
 PACKAGE = Path(nd.__file__).parent / "verify"
@@ -66,6 +68,11 @@ def net() -> nn.Sequential:
         model[1].running_var.uniform_(0.5, 2.0)
         model[5].bias[2] = -999.0
     return model
+
+
+def test_a_write_shows_in_what_an_idle_dropout_returned() -> None:
+    program = read(Uses(dropout_that_is_no_copy), torch.rand(3, 4), "eval")
+    assert [program.steps[place].op for place in program.outputs] == ["relu.default"]
 
 
 def test_a_pair_of_any_origin_is_proved(net: nn.Sequential) -> None:

@@ -33,6 +33,7 @@ from .graph import (
     canonical_names,
     tensors_of,
 )
+from .writes import as_values, counts, without_idle_dropout
 
 _KINDS = {
     InputKind.PARAMETER: PARAMETER,
@@ -84,7 +85,9 @@ def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
         before = _draws()
         try:
             program = torch.export.export(module, args, kwargs, strict=False)
-            if any(_disturbs(node) for node in program.graph.nodes):
+            without_idle_dropout(program)
+            replaced = as_values(program.graph)
+            if replaced is None:
                 program = program.run_decompositions({})  # gives writes through views their data edges, but takes long
         except Exception as error:
             raise TraceError(_explain(module, mode, error)) from error
@@ -93,7 +96,7 @@ def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
                 f"{name} cannot be traced in {mode} mode: its forward draws from Python's or NumPy's `random`, so one "
                 "trace does not tell what the next pass computes (use torch's random numbers, which are in the graph)"
             )
-    graph = _convert(program, canonical_names(module), mode)
+    graph = _convert(program, canonical_names(module), mode, replaced or {})
     loose = next((graph.by_name[n] for n in graph.by_name if n in graph.shapeless), None)
     if loose is not None:
         place = f" at {loose.where}" if loose.where else ""
@@ -142,34 +145,16 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
                     tensor.copy_(value)
 
 
-def _disturbs(node: torch.fx.Node) -> bool:
-    """Whether a node writes what another may read. Batch norm's statistics are no such thing if only it reads them."""
-    target: Any = node.target
-    if target is torch.ops.aten.batch_norm.default and node.args[5]:
-        return any(isinstance(stat, torch.fx.Node) and len(stat.users) > 1 for stat in node.args[3:5])
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and not _counts(node)
-
-
-def _counts(node: torch.fx.Node) -> bool:
-    """Whether a node does no more than add to a counter that nothing else reads (batch norm's number of batches)."""
-    if node.target is not torch.ops.aten.add_.Tensor or node.users:
-        return False
-    counter = node.args[0]
-    return (
-        isinstance(counter, torch.fx.Node)
-        and counter.op == "placeholder"
-        and len(counter.users) == 1
-        and not counter.meta["val"].is_floating_point()
-    )
-
-
-def _convert(program: ExportedProgram, canonical: Mapping[str, str], mode: Mode) -> Graph:
+def _convert(
+    program: ExportedProgram, canonical: Mapping[str, str], mode: Mode, replaced: Mapping[torch.fx.Node, Any]
+) -> Graph:
     leaves = {spec.arg.name: (spec.kind, spec.target) for spec in program.graph_signature.input_specs}
     constants: dict[str, Tensor] = {}
     nodes: list[Node] = []
+    owners: dict[str, str] = {}
     known: dict[str, str] = {}
     for fx_node in program.graph.nodes:
-        if fx_node.op == "output" or str(fx_node.target) in _ASSERTIONS or _counts(fx_node):
+        if fx_node.op == "output" or str(fx_node.target) in _ASSERTIONS or counts(fx_node):
             continue
         values = fx_node.meta.get("val")
         shapes, dtypes = _signature(values)
@@ -178,10 +163,10 @@ def _convert(program: ExportedProgram, canonical: Mapping[str, str], mode: Mode)
             op = _KINDS.get(kind, INPUT)
             if op in (PARAMETER, BUFFER):
                 target = canonical.get(target, target)
-                if target in known:  # a tied tensor: one node for all its names
-                    known[fx_node.name] = known[target]
+                if target in owners:  # a tied tensor: one node for all its names
+                    known[fx_node.name] = owners[target]
                     continue
-                known[target] = fx_node.name
+                owners[target] = fx_node.name
             elif op == CONSTANT:
                 value = program.constants.get(target)
                 if isinstance(value, Tensor):
@@ -189,10 +174,14 @@ def _convert(program: ExportedProgram, canonical: Mapping[str, str], mode: Mode)
             node = Node(fx_node.name, op, (), {}, shapes, dtypes, target or fx_node.name)
         else:
             resolve = _Resolver(known)
+            op = str(replaced[fx_node]) if fx_node in replaced else _op_name(fx_node)
             node = Node(
-                fx_node.name, _op_name(fx_node), resolve(fx_node.args), resolve(fx_node.kwargs), shapes, dtypes,
+                fx_node.name, op, resolve(fx_node.args), resolve(fx_node.kwargs), shapes, dtypes,
                 where=_where(fx_node.meta.get("stack_trace")), module=_module(fx_node),
             )
+            if fx_node in replaced:  # from here on, every name of what it was written to means the new value
+                old = node.args[0].name
+                known |= dict.fromkeys([old, *(name for name, value in known.items() if value == old)], node.name)
         nodes.append(node)
     outputs = tuple(
         known.get(spec.arg.name, spec.arg.name)
@@ -201,9 +190,9 @@ def _convert(program: ExportedProgram, canonical: Mapping[str, str], mode: Mode)
     )
     present = {node.name for node in nodes}
     written = tuple(
-        (known[canonical.get(spec.target, spec.target)], spec.arg.name)
+        (owners[canonical.get(spec.target, spec.target)], spec.arg.name)
         for spec in program.graph_signature.output_specs
-        if spec.kind is OutputKind.BUFFER_MUTATION and canonical.get(spec.target, spec.target) in known
+        if spec.kind is OutputKind.BUFFER_MUTATION and canonical.get(spec.target, spec.target) in owners
     )
     return Graph(mode, tuple(nodes), tuple(name for name in outputs if name in present), constants, written)
 

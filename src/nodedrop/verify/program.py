@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -72,6 +73,7 @@ def read(module: nn.Module, inputs: Any, mode: str) -> Program:
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, args, kwargs, strict=False)
             if any(_writes(node) for node in exported.graph.nodes):
+                _join_same_tensors(exported)
                 exported = exported.run_decompositions({})  # writes become values
     except Exception as error:
         raise CannotRead(f"{type(module).__name__} in {mode} mode: {type(error).__name__}: {error}"[:400]) from error
@@ -88,6 +90,22 @@ def _writes(node: torch.fx.Node) -> bool:
     if target is torch.ops.aten.batch_norm.default:  # its statistics, which nothing else may read
         return any(isinstance(item, torch.fx.Node) and len(item.users) > 1 for item in node.args[3:5])
     return True
+
+
+def _is_idle(node: torch.fx.Node) -> bool:
+    dropout = re.fullmatch(r"aten\.(feature_)?(alpha_)?dropout_?\.default", str(node.target))
+    return dropout is not None and bool(node.args[1] == 0 or not node.args[2])
+
+
+def _join_same_tensors(exported: Any) -> None:
+    """Dropout that drops nothing returns what it got, no copy of it as the exporter believes: a write shows in both."""
+    for node in [n for n in exported.graph.nodes if _is_idle(n)]:
+        node.replace_all_uses_with(node.args[0])
+        for spec in exported.graph_signature.output_specs:
+            if getattr(spec.arg, "name", "") == node.name:
+                spec.arg.name = node.args[0].name
+        exported.graph.erase_node(node)
+    exported.graph_module.recompile()
 
 
 def _counts(node: torch.fx.Node) -> bool:

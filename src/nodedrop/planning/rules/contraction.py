@@ -34,14 +34,17 @@ def _parameter(walk: Walk, ref: Ref) -> Node | None:
     return found
 
 
-def _layer(walk: Walk, node: Node, weight: Ref, units: Tensor | None, size: int) -> None:
-    """Register a layer of `size` units. Units without a label of their own (a single one) are fixed."""
+def _layer(walk: Walk, node: Node, weight: Ref, units: Tensor | None, size: int, axis: int = 0) -> None:
+    """Register a layer of `size` units. Units without a label of their own (a single one) are fixed.
+
+    `axis` is where the units lie if none of the weight's axes has their labels.
+    """
     owner = _parameter(walk, weight)
     if owner is not None:
         labels = torch.full((size,), FIXED) if units is None else vector(units)
         name, first = owner.target.removesuffix(".weight"), int(labels[0])
         slots = [s for (tensor, _), s in walk.labels.slots.items() if tensor == owner.target and first in s.labels]
-        axis, start = (slots[0].axis, int(slots[0].labels.min())) if slots and first != FIXED else (0, first)
+        axis, start = (slots[0].axis, int(slots[0].labels.min())) if slots and first != FIXED else (axis, first)
         places = labels - start if first != FIXED else torch.arange(size)
         walk.layers.append(Layer(name, owner.target, axis, places, walk.index, node.name, labels, node.where))
 
@@ -302,16 +305,17 @@ def _blockwise(
     known = walk.labels.slots.get((target, 1))
     before = known.labels if known is not None and known.labels.dim() == 2 else None
     if transposed:
-        made = walk.labels.fresh(groups * outputs)
+        made = walk.labels.fresh(groups * outputs) if before is None else before.reshape(-1)
         walk.labels.unite(read, outer)
         inner = made.reshape(groups, outputs)
-        _layer(walk, node, weight, made, len(made))
     else:
         made, inner = outer, read.reshape(groups, inputs)
     if before is not None:
         walk.labels.unite(before, inner)
     elif inner_size > 1:
         walk.labels.slots[target, 1] = Slot(target, 1, inner)
+    if transposed:
+        _layer(walk, node, weight, made, len(made), axis=1)
     matrices = (read.reshape(groups, inputs), made.reshape(groups, outputs))
     reason = walk.reason(node, "every group of a convolution must keep the same number of units")
     walk.labels.constraints.append(Blocks(matrices, True, reason))

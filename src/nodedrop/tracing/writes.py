@@ -1,0 +1,122 @@
+"""Operators that write to a tensor they were given: which of them are plain values after all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
+
+_ATEN: Any = torch.ops.aten
+_VALUES = {
+    _ATEN.relu_.default: _ATEN.relu.default,
+    _ATEN.hardtanh_.default: _ATEN.hardtanh.default,
+    _ATEN.relu6_.default: _ATEN.relu6.default,
+    _ATEN.hardswish_.default: _ATEN.hardswish.default,
+    _ATEN.hardsigmoid_.default: _ATEN.hardsigmoid.default,
+    _ATEN.leaky_relu_.default: _ATEN.leaky_relu.default,
+    _ATEN.elu_.default: _ATEN.elu.default,
+    _ATEN.silu_.default: _ATEN.silu.default,
+    _ATEN.sigmoid_.default: _ATEN.sigmoid.default,
+    _ATEN.tanh_.default: _ATEN.tanh.default,
+    _ATEN.add_.Tensor: _ATEN.add.Tensor,
+    _ATEN.sub_.Tensor: _ATEN.sub.Tensor,
+    _ATEN.mul_.Tensor: _ATEN.mul.Tensor,
+    _ATEN.div_.Tensor: _ATEN.div.Tensor,
+}
+# Composed of others, which could return what they were given, but always make a new tensor.
+_COMPOSED = {
+    _ATEN.linear.default, _ATEN.matmul.default, _ATEN.batch_norm.default, _ATEN.layer_norm.default,
+    _ATEN.group_norm.default, _ATEN.instance_norm.default, _ATEN.max_pool2d.default, _ATEN.relu6.default,
+    _ATEN.conv1d.default, _ATEN.conv1d.padding, _ATEN.conv2d.default, _ATEN.conv2d.padding,
+    _ATEN.conv3d.default, _ATEN.conv3d.padding, _ATEN.conv_transpose1d.default, _ATEN.conv_transpose2d.input,
+    _ATEN.conv_transpose3d.input,
+}  # fmt: skip
+
+
+_DROPOUTS = {
+    getattr(_ATEN, name + ending).default
+    for name in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
+    for ending in ("", "_")
+}
+
+
+def without_idle_dropout(program: ExportedProgram) -> None:
+    """Take out dropout that drops nothing. It returns the very tensor it was given, while torch's own passes take the
+    result for a copy, which tells in what is written to either of them later."""
+    for node in list(program.graph.nodes):
+        if node.target not in _DROPOUTS or (node.args[1] != 0 and node.args[2]):
+            continue
+        given = node.args[0]
+        node.replace_all_uses_with(given)
+        for spec in program.graph_signature.output_specs:
+            if getattr(spec.arg, "name", None) == node.name:
+                spec.arg.name = given.name
+        program.graph.erase_node(node)
+    program.graph_module.recompile()
+
+
+def disturbs(node: Node) -> bool:
+    """Whether a node writes what another may read. Batch norm's statistics are no such thing if only it reads them."""
+    target: Any = node.target
+    if target is _ATEN.batch_norm.default and node.args[5]:
+        return any(isinstance(stat, Node) and len(stat.users) > 1 for stat in node.args[3:5])
+    return isinstance(target, OpOverload) and target._schema.is_mutable and not counts(node)
+
+
+def counts(node: Node) -> bool:
+    """Whether a node does no more than add to a counter that nothing else reads (batch norm's number of batches)."""
+    if node.target is not _ATEN.add_.Tensor or node.users:
+        return False
+    counter = node.args[0]
+    return (
+        isinstance(counter, Node)
+        and counter.op == "placeholder"
+        and len(counter.users) == 1
+        and not counter.meta["val"].is_floating_point()
+    )
+
+
+def as_values(graph: Graph) -> dict[Node, OpOverload] | None:
+    """For every operator that writes, the one that makes a new value instead, which is meant from there on.
+
+    None if there is a write for which that does not hold: another tensor shares the memory, or may do so.
+    """
+    found: dict[Node, OpOverload] = {}
+    shared: dict[Node, list[Node]] = {}
+    seen: set[Node] = set()
+    for node in graph.nodes:
+        if node.target in _VALUES and not counts(node):
+            written = node.args[0]
+            names = shared.get(written) or ([written] if _makes_new(written) else [])
+            readers = [user for name in names for user in name.users if user in seen]
+            if not names or not _one_type(node) or not all(user in found or _makes_new(user) for user in readers):
+                return None
+            found[node] = _VALUES[node.target]
+            names.append(node)
+            shared[written] = shared[node] = names
+        elif disturbs(node):
+            return None
+        seen.add(node)
+    return found
+
+
+def _one_type(node: Node) -> bool:
+    """Whether an operator's result has the type of what it is written to, written there or not."""
+    values = (item.meta.get("val") for item in node.all_input_nodes)
+    return len({value.dtype for value in values if isinstance(value, Tensor)}) == 1
+
+
+def _makes_new(node: Node) -> bool:
+    """Whether the result of an operator is sure to have memory of its own."""
+    target = node.target
+    if not isinstance(target, OpOverload) or target._schema.is_mutable:
+        return False
+    if target in _COMPOSED:
+        return True
+    composed = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
+    returned = target._schema.returns
+    return not composed and len(returned) == 1 and returned[0].alias_info is None and str(returned[0].type) == "Tensor"
