@@ -14,6 +14,7 @@ from rich.text import Text
 from ..errors import InputError
 from .progress import DataDirOption, JsonOption
 from .subject import (
+    BoundsOption,
     DomainOption,
     ModelOption,
     ModeOption,
@@ -46,6 +47,7 @@ def inspect(
     example: ShapeOption = None,
     samples: SamplesOption = None,
     mode: ModeOption = "both",
+    bounds: BoundsOption = "interval",
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -59,7 +61,7 @@ def inspect(
 
     subject = subject_of(run, model, weights, domain, example, samples, data_dir)
     with Console(stderr=True).status(Text(f"looking at {subject.name}")):
-        proved = analyze(subject.model, subject.example, subject.domain, mode=mode)
+        proved = analyze(subject.model, subject.example, subject.domain, mode=mode, bounds=bounds)
         observed = _observed(subject)
     count = 0 if observed is None or subject.samples is None else len(subject.samples)
     layers = inspection(proved, observed, count)
