@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.bounds.summation import rising
+from tests.export.target import correlated
 from tests.fuzz.generator import Description, Network, descriptions, example
 from tests.oracle import Violation, check_bounds, check_graph
 from torch import Tensor, nn
@@ -100,14 +101,7 @@ def test_deep_layers_gain_most() -> None:
 
 
 def test_units_that_only_a_linear_bound_proves_dead_go() -> None:
-    """x − relu(x) ≤ 0 for every x, and intervals do not know that both are one x."""
-    net = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).double()
-    with torch.no_grad():
-        net[0].weight.copy_(torch.tensor([[1.0], [1.0]]))
-        net[0].bias.copy_(torch.tensor([2.0, 0.0]))
-        net[2].weight.copy_(torch.tensor([[-1.0, 1.0], [1.0, 1.0]]))
-        net[2].bias.copy_(torch.tensor([0.5, 0.0]))
-        net[4].weight.fill_(1.0)
+    net = correlated()
     x = torch.linspace(-1, 1, 50, dtype=torch.float64).reshape(-1, 1)
     assert nd.analyze(net, x[:2], (-1, 1)).removable == ()
     before = net(x)
