@@ -23,7 +23,7 @@ from .registry import Context
 from .rounding import DOUBLE, gamma
 
 ROOM = 2**24  # numbers in one block of coefficients
-MOST = 2**15  # elements of a value that are worth it
+MOST = 2**13  # elements of a value that are worth it
 
 MOVES = frozenset(
     f"aten.{name}"
@@ -48,8 +48,7 @@ PAIRS = frozenset(("aten.add.Tensor", "aten.sub.Tensor"))
 def tightened(context: Context, node: Node, found: Interval) -> Interval:
     """The interval of a value that an activation reads, cut down where its sign is open."""
     readers = (context.graph.by_name[name].op for name in context.graph.readers.get(node.name, ()))
-    followed = node.op in MOVES | SUMS | PAIRS | {GETITEM}
-    if not followed or not any(op in LINES for op in readers) or prod(node.shape) > MOST or found.exact:
+    if found.exact or prod(node.shape) > MOST or not any(op in LINES for op in readers) or not _worth(context, node):
         return found
     known = found.double()
     open_ = ((known.lo < 0) & (known.hi > 0)).expand(node.shape).reshape(-1).nonzero().reshape(-1)
@@ -71,6 +70,21 @@ def tightened(context: Context, node: Node, found: Interval) -> Interval:
     )
 
 
+def _worth(context: Context, node: Node) -> bool:
+    """Whether the value is more than one sum of what has intervals: for that, those are the best there are."""
+    sums, waiting, seen = 0, [node.name], set[str]()
+    while waiting:
+        item = context.graph.by_name[waiting.pop()]
+        if item.name in seen or item.op not in MOVES | SUMS | PAIRS | LINES.keys() | {GETITEM}:
+            continue
+        if item.op in LINES:
+            return True
+        seen.add(item.name)
+        sums += item.op in SUMS | PAIRS
+        waiting += item.inputs
+    return sums > 1
+
+
 def _blocks(graph: Graph, node: Node, rows: Tensor) -> Iterator[Tensor]:
     before = graph.nodes[: graph.nodes.index(node) + 1]
     widest = max(prod(item.shape) for item in before if item.is_tensor)
@@ -86,65 +100,49 @@ def _largest(context: Context, node: Node, coefficients: Tensor) -> Tensor:
         rows = waiting.pop(item.name, None)
         if rows is None:
             continue
-        passed = search.followed(item, rows)
-        if passed is None:
-            search.concretise(rows, context.raw(Ref(item.name)).double())
-            continue
-        for name, more in passed.items():
+        for name, more in search.followed(item, rows).items():
             waiting[name] = waiting[name] + more if name in waiting else more
-            if waiting[name] is not more:
-                search.allow(waiting[name], context.raw(Ref(name)).double(), 1)
-    return search.total + gamma(4 * len(nodes) + 8, DOUBLE) * search.size
+    return search.total
 
 
 @dataclass
 class _Search:
-    """Constants gathered on the way back, and the sum of their sizes."""
+    """The constant of each row's linear function, gathered on the way back, rounded up."""
 
     context: Context
     total: Tensor
-    size: Tensor = None  # type: ignore[assignment]
 
-    def __post_init__(self) -> None:
-        self.size = torch.zeros_like(self.total)
-
-    def add(self, rows: Tensor, values: Tensor, shape: tuple[int, ...]) -> None:
-        """Σ rows·values, rounded up; a coefficient of zero makes nothing of infinity."""
-        flat, ends = rows.flatten(1), values.expand(shape).reshape(-1)
-        endless = ends.isinf()
+    def add(self, rows: Tensor, middle: Tensor, reach: Tensor, shape: tuple[int, ...]) -> None:
+        """What the rows make, at most, of values that lie within `reach` of `middle`."""
+        flat, middle, reach = rows.flatten(1), *(_written(part, shape) for part in (middle, reach))
+        endless = ~(middle.isfinite() & reach.isfinite())
+        sizes = flat.abs()
         if bool(endless.any()):
-            reached = flat[:, endless] * ends[endless]
-            reached = torch.where(flat[:, endless] == 0, 0.0, reached).sum(1)
-            ends = ends.masked_fill(endless, 0.0)
-            self.total = self.total + reached.nan_to_num(nan=INF)
-        part, size = flat @ ends, flat.abs() @ ends.abs()
-        part = part + gamma(flat.shape[1] + 8, DOUBLE) * size
-        self.total, self.size = self.total + part, self.size + size
+            self.total = self.total + torch.where((sizes[:, endless] > 0).any(1), INF, 0.0)
+            middle, reach = middle.masked_fill(endless, 0.0), reach.masked_fill(endless, 0.0)
+        slack = gamma(len(middle) + 16, DOUBLE) * (middle.abs() + reach)
+        more = flat @ middle + sizes @ (reach + 2 * slack)
+        self.total = self.total + more + 4 * DOUBLE * (self.total.abs() + more.abs())
 
-    def concretise(self, rows: Tensor, value: Interval) -> None:
-        self.add(rows.clamp(min=0), value.hi, value.shape)
-        self.add(rows.clamp(max=0), value.lo, value.shape)
-
-    def allow(self, rows: Tensor, value: Interval, roundings: float) -> None:
-        """What rounding the coefficients themselves can make of a value."""
-        self.add(rows.abs() * (4 * roundings * DOUBLE), value.magnitude, value.shape)
-
-    def followed(self, node: Node, rows: Tensor) -> dict[str, Tensor] | None:
-        """Coefficients of what a node reads, or None if it cannot be followed."""
+    def followed(self, node: Node, rows: Tensor) -> dict[str, Tensor]:
+        """Coefficients of what a node reads; none where the search ends, and its interval is put in."""
         context = self.context
         if node.op == GETITEM:
             source = context.graph.by_name[node.args[0].name]
-            return {source.name: rows} if node.args[1] == 0 and source.op in SUMS else None
-        if node.op in LINES:
+            if node.args[1] == 0 and source.op in SUMS:
+                return {source.name: rows}
+        elif node.op in LINES:
             return self._activation(node, rows)
-        values = {name: context.raw(Ref(name)) for name in dict.fromkeys(node.inputs)}
-        free = [name for name, value in values.items() if not value.exact]
-        if not free:
-            return None
-        error = self._error(node, {name: values[name].double() for name in free})
-        return None if error is None else self._affine(node, rows, free, *error)
+        else:
+            free = [name for name in dict.fromkeys(node.inputs) if not context.raw(Ref(name)).exact]
+            error = self._error(node, free) if free else None
+            if error is not None:
+                return self._affine(node, rows, free, *error)
+        value = context.raw(Ref(node.name)).double()
+        self.add(rows, (value.hi + value.lo) / 2, (value.hi - value.lo) / 2, node.shape)
+        return {}
 
-    def _error(self, node: Node, free: Mapping[str, Interval]) -> tuple[Tensor, Tensor] | None:
+    def _error(self, node: Node, free: list[str]) -> tuple[Tensor, Tensor] | None:
         """Per element: what the program rounds, and the sum of the sizes of its terms; None if it is not affine."""
         context = self.context
         largest = context.raw(Ref(node.name)).double().magnitude
@@ -161,18 +159,29 @@ class _Search:
         return None
 
     def _affine(self, node: Node, rows: Tensor, free: list[str], margin: Tensor, size: Tensor) -> dict[str, Tensor]:
-        context = self.context
-        zeros = [
-            torch.zeros(context.graph.by_name[name].shape, dtype=torch.float64, requires_grad=True) for name in free
-        ]
-        filled = dict(zip(free, zeros, strict=True))
+        """Coefficients pass through an affine operator as gradients do; what it makes of zeros is its constant."""
+        shapes = [self.context.graph.by_name[name].shape for name in free]
+        starts = [_zeros(shape) for shape in shapes]
+        result = self._applied(node, dict(zip(free, starts, strict=True)))
+        reach = margin + gamma(prod(node.shape) + 16, DOUBLE) * size + self._joined(node)
+        self.add(rows, result.detach(), reach, node.shape)
+        if node.op in SUMS:  # these take samples one by one, so that rows can be samples
+            starts = [_zeros((len(rows) * shape[0], *shape[1:])) for shape in shapes]
+            result = self._applied(node, dict(zip(free, starts, strict=True)))
+            grads = torch.autograd.grad(result, starts, rows.flatten(0, 1))
+            return {name: grad.unflatten(0, (len(rows), -1)) for name, grad in zip(free, grads, strict=True)}
+        grads = torch.autograd.grad(result, starts, rows, is_grads_batched=True)
+        return {name: grad.detach() for name, grad in zip(free, grads, strict=True)}
+
+    def _joined(self, node: Node) -> Tensor:
+        """What a value can make of the rounding of its coefficients, which were added up over its readers."""
+        readers = len(self.context.graph.readers.get(node.name, ()))
+        return gamma(readers + 4, DOUBLE) * self.context.raw(Ref(node.name)).double().magnitude
+
+    def _applied(self, node: Node, filled: Mapping[str, Tensor]) -> Tensor:
         with torch.enable_grad():
             result = resolve(node.op)(*self._filled(node.args, filled), **self._filled(dict(node.kwargs), filled))
-            result = result if isinstance(result, Tensor) else result[0]
-            grads = torch.autograd.grad(result, zeros, rows, is_grads_batched=True)
-        self.add(rows, result.detach(), tuple(result.shape))
-        self.add(rows.abs(), margin + gamma(prod(node.shape) + 8, DOUBLE) * size, tuple(result.shape))
-        return dict(zip(free, (grad.detach() for grad in grads), strict=True))
+        return result if isinstance(result, Tensor) else result[0]
 
     def _filled(self, value: Any, filled: Mapping[str, Tensor]) -> Any:
         if isinstance(value, Ref):
@@ -184,15 +193,22 @@ class _Search:
         return value
 
     def _activation(self, node: Node, rows: Tensor) -> dict[str, Tensor]:
+        """A positive coefficient takes the line above, a negative one that below."""
         context, source = self.context, node.args[0]
         value = context(source)
         lo, hi = (end.expand(node.shape) for end in (value.lo, value.hi))
         lines = LINES[node.op](lo, hi, node)
         own = context.raw(Ref(node.name)).double()
-        slack = ROUNDED.get(node.op, 0.0) * context.u(node) * own.magnitude
-        up, down = rows.clamp(min=0), rows.clamp(max=0)
-        self.add(up, lines.over + slack, node.shape)
-        self.add(down, lines.under - slack, node.shape)
-        passed = up * lines.above + down * lines.below
-        self.allow(passed, value, 1)
-        return {source.name: passed}
+        slack = ROUNDED.get(node.op, 0.0) * context.u(node) * own.magnitude + self._joined(node)
+        steepest = torch.maximum(lines.above, lines.below)
+        slack = slack + 4 * DOUBLE * torch.where(steepest > 0, steepest * value.magnitude, 0.0)
+        self.add(rows, (lines.over + lines.under) / 2, (lines.over - lines.under) / 2 + slack, node.shape)
+        return {source.name: rows * torch.where(rows > 0, lines.above, lines.below)}
+
+
+def _written(part: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return part.expand(shape).reshape(-1)
+
+
+def _zeros(shape: tuple[int, ...]) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float64, requires_grad=True)
