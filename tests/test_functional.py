@@ -261,16 +261,18 @@ def test_penalty_weighs_each_input_by_its_largest_value(case: Case, form: str) -
     computed = penalty(case.weight, case.bias, form=form, hi=hi, **case.options)
     assert computed.item() == pytest.approx(expected)
     if form == "unbounded":
-        bound = upper_bound(case.weight, case.bias, 0.0, hi, **case.options)
-        assert computed.item() == pytest.approx(float(bound.sum()))
+        for lo in (torch.zeros(case.inputs), -2 * hi):
+            bound = upper_bound(case.weight, case.bias, lo, hi, **case.options)
+            computed = penalty(case.weight, case.bias, form=form, lo=lo, hi=hi, **case.options)
+            assert computed.item() == pytest.approx(float(bound.sum()))
 
 
 @pytest.mark.parametrize("form", PENALTY_FORMS)
 def test_penalty_gradients(case: Case, form: str) -> None:
     weight, bias = case.weight.clone().requires_grad_(), case.bias.clone().requires_grad_()
     hi = torch.rand(case.inputs, dtype=torch.float64) + 0.5
-    for scale in (None, hi):
-        term = functools.partial(penalty, form=form, hi=scale, **case.options)
+    for lo, scale in ((0.0, 1.0), (0.0, hi), (-hi, 2 * hi)):
+        term = functools.partial(penalty, form=form, lo=lo, hi=scale, **case.options)
         assert torch.autograd.gradcheck(term, (weight, bias))
 
 
@@ -376,8 +378,8 @@ BAD_INPUT: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: upper_bound(DENSE, lo=[0.0] * 3), r"lo must be one number or one per input channel \(4\)"),
     (lambda: condition(DENSE, hi=torch.ones(3, 4)), r"hi must be one .* \(4\), got shape \(3, 4\)"),
     (lambda: upper_bound(torch.zeros(4, 2, 3), hi=[1.0] * 2, groups=2), r"input channel \(4\)"),
-    (lambda: penalty(DENSE, hi=-1.0), "hi must be finite and not negative"),
-    (lambda: penalty(DENSE, hi=math.inf), "hi must be finite and not negative"),
+    (lambda: penalty(DENSE, lo=-math.inf), "lo must be finite"),
+    (lambda: penalty(DENSE, hi=math.inf), "hi must be finite"),
     (lambda: upper_bound(DENSE, lo=1.0, hi=0.0), "lo must not exceed hi"),
     (lambda: condition(DENSE, lo=math.nan), "neither may be NaN"),
     (lambda: upper_bound(DENSE, ROW), r"bias must hold one number per unit \(3\), got shape \(4,\)"),

@@ -116,6 +116,7 @@ def test_the_network_of_a_run(tmp_path: Path) -> None:
         ([*PLANTED, "--weights", "none.safetensors"], "'none.safetensors' cannot be read"),
         ([*PLANTED, "--mode", "test"], "mode must be 'both', 'train' or 'eval'"),
         ([*PLANTED, "--samples", "none.npy"], "'none.npy' cannot be read as an array"),
+        (["--model", f"{TARGET}:planted", "--samples", f"{TARGET}:wide"], "samples lie between -3 and 3"),
         ([*PLANTED, "--samples", "minst"], "there is no data set 'minst'"),
         ([*PLANTED, "--samples", "mnist"], "samples of shape (1000, 1, 28, 28) do not fit"),
         (["--model", f"{TARGET}:planted", "--example", "2,x"], "--example needs a shape such as"),

@@ -83,3 +83,11 @@ def test_mistakes_are_a_sentence_with_code_2(results: Path, tmp_path: Path, case
     assert done.exit_code == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--figures", "--pages"])
+def test_places_that_cannot_be_written_to(option: str, results: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run(results, option, tmp_path / "file" / "more")
+    assert done.exit_code == 2
+    assert "cannot be made: Not a directory; take another" in " ".join(done.stderr.replace("│", "").split())

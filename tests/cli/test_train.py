@@ -68,6 +68,7 @@ def test_ones_own_network_and_data(tmp_path: Path) -> None:
         (["--model", f"{TARGET}:net", "--data", f"{TARGET}:net"], "must return a nodedrop.experiments.data.Data"),
         (["--model", f"{TARGET}:net", "--data", f"{TARGET}:floats"], "the train images of"),
         (["--model", f"{TARGET}:net", "--data", f"{TARGET}:labels"], "labels of"),
+        (["--model", f"{TARGET}:net", "--set", "network=vgg16"], "network is given twice, by --set and by"),
         (["--model", f"{TARGET}:net", "--set", "width=2"], "width can be set for the package's networks only"),
         (["--model", f"{TARGET}:net", "--domain", "1,0"], "domain must be two numbers"),
         (["--resume"], "name a recipe"),

@@ -93,3 +93,7 @@ def correlated() -> nn.Module:
         net[2].bias.copy_(torch.tensor([0.5, 0.0]))
         net[4].weight.fill_(1.0)
     return net
+
+
+def wide() -> Tensor:
+    return torch.tensor([[-3.0, 0.0, 0.0, 3.0]] * 4)

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 import nodedrop as nd
 from nodedrop.errors import InputError
+from nodedrop.training.atomic import replacing
 from nodedrop.training.files import load, save
 
 from ..exactness import Inputs, leaves
@@ -440,3 +441,9 @@ def test_compiled_models_are_taken_for_what_they_are(tmp_path: Path) -> None:
     save(torch.compile(small, backend="eager"), tmp_path / "m")  # type: ignore[arg-type]
     load(torch.compile(model, backend="eager"), tmp_path / "m")  # type: ignore[arg-type]
     same_tensors(small.state_dict(), model.state_dict())
+
+
+def test_a_folder_in_place_of_a_file_is_said(tmp_path: Path) -> None:
+    for place in (tmp_path, Path(".")):
+        with pytest.raises(InputError, match=r"is a folder; name a file in it$"), replacing(place):
+            pass

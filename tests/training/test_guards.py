@@ -72,7 +72,7 @@ def test_batches_larger_than_the_proofs_allow_are_refused() -> None:
     drop.penalty()
     model.train()
     model(torch.rand(9, 1, 4, 4))
-    with pytest.raises(InputError, match=r"a training batch had 9 samples.* up to batch_size=8"):
+    with pytest.raises(InputError, match=r"as many values as 9 samples.* up to batch_size=8"):
         drop.penalty()
 
 

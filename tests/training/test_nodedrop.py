@@ -456,6 +456,12 @@ def test_the_change_in_eval_mode_is_measured_on_the_samples_given() -> None:
     assert changes[1] > changes[0]
 
 
+@pytest.mark.parametrize("name", ["form", "norm_form"])
+def test_a_misspelt_form_is_refused_at_once(name: str) -> None:
+    with pytest.raises(InputError, match=rf"^{name} must be one of paper, one-sided.*, not 'papper'$"):
+        NodeDrop(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), None, torch.rand(2, 4), **{name: "papper"})
+
+
 def test_bad_input() -> None:
     model, example = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.rand(2, 3)
     for options, words in [
@@ -540,3 +546,41 @@ def test_the_penalty_is_differentiated_last() -> None:
     term.grad_fn.register_prehook(lambda gradients: order.append("penalty"))  # type: ignore[union-attr]
     (term + values.relu().sum()).backward()
     assert order == ["network", "penalty"]
+
+
+@pytest.mark.parametrize(
+    "domain", [(0.0, 1.0), (-3.0, 3.0), Box(torch.full((6,), -2.0), torch.linspace(0.5, 3, 6)), (0.0, 0.2)]
+)
+def test_the_penalty_alone_kills_the_first_layer_whatever_the_domain(domain: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    drop = NodeDrop(model, optimizer, torch.zeros(2, 6), lam=1.0, domain=domain, on_collapse="allow")
+    for _ in range(400):
+        optimizer.zero_grad()
+        drop.penalty().backward()
+        optimizer.step()
+    drop.drop()
+    assert drop.widths == {"0": 0, "2": 0}
+
+
+def test_what_is_frozen_is_said() -> None:
+    model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 2))
+    model[0].requires_grad_(False)
+    with pytest.warns(UserWarning, match=r"^the penalty does not move 0: requires_grad is False$"):
+        NodeDrop(model, None, torch.rand(2, 6))
+    with pytest.raises(InputError, match=r"^every layer that NodeDrop could act on is frozen"):
+        NodeDrop(model.requires_grad_(False), None, torch.rand(2, 6))
+
+
+def test_batch_norms_bound_holds_up_to_the_batch_that_was_declared() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    for batch, fine in (((16, 3, 8, 8), True), ((32, 3, 4, 4), True), ((17, 3, 8, 8), False), ((16, 3, 16, 16), False)):
+        drop = NodeDrop(model, None, torch.rand(2, 3, 8, 8), batch_size=16)
+        model(torch.rand(batch))
+        if fine:
+            drop.drop()
+        else:
+            with pytest.raises(InputError, match="but the proofs hold up to batch_size=16"):
+                drop.drop()
+        del drop

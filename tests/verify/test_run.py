@@ -16,6 +16,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from tests.verify import target
 from tests.verify.forging import Lines, mended, read, write
+from torch import nn
 from typer.testing import CliRunner
 
 import nodedrop as nd
@@ -47,6 +48,24 @@ def test_every_cut_of_a_run_is_proved(run: Path) -> None:
     cuts = [line for line in read(run / "ledger.jsonl") if line["line"] == "cut"]
     assert len(cuts) >= 3, "too few cuts to tell anything"
     assert verdict.units == sum(cut["units"] for cut in cuts) >= 10
+
+
+def test_what_reads_a_layer_norm_is_proved_by_the_length_of_its_rows(tmp_path: Path) -> None:
+    """The bound that a row's values together allow, which each by itself would not."""
+
+    def network() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 3))
+
+    model = network()
+    drop = nd.NodeDrop(model, None, torch.rand(4, 16), ledger=tmp_path / "ledger.jsonl")
+    for first in (0, 4):
+        with torch.no_grad():
+            model[1].weight += 0.01
+            model[1].bias[first : first + 2] = -1.5 * 4 * model[1].weight[first : first + 2].norm(dim=1)
+        drop.drop()
+    verdict = verify_run(network(), model, torch.zeros(4, 16), tmp_path / "ledger.jsonl")
+    assert (verdict.status, verdict.units) == ("proved", 4), verdict
 
 
 def test_a_killed_run_ends_with_the_same_ledger(run: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def compact(
 
     The smaller network is compared with the original before anything is written. To use it, build the original and let
     nodedrop.load(model, "out.safetensors") bring it to the new widths. `nodedrop verify --before in.safetensors --after
-    out.safetensors --ledger ledger.jsonl` derives every certificate again.
+    out.safetensors --ledger ledger.jsonl --model …` derives every certificate again.
     """
     from ..api import compact_
     from ..training import save
@@ -65,4 +65,6 @@ def compact(
         typer.echo(json.dumps({**done.to_json(), "file": str(out)}))
         return
     typer.echo(str(done))
+    if ledger is not None:
+        typer.echo(f"wrote the certificates to {ledger}")
     typer.echo(f"wrote {out} ({out.stat().st_size:,} bytes; {weights} has {weights.stat().st_size:,})")

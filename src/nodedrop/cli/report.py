@@ -67,6 +67,7 @@ def _report(results: Path, name: str, form: str, figures: Path | None, pages: Pa
     from ..reporting import tables, topics
     from ..reporting.records import read
     from ..reporting.table import FORMATS, data
+    from ..training.atomic import made as make_folder
 
     if form not in FORMATS:
         raise InputError(f"there is no format '{form}'; there are {', '.join(FORMATS)}")
@@ -87,7 +88,7 @@ def _report(results: Path, name: str, form: str, figures: Path | None, pages: Pa
         made.append(running)
     files: list[Path] = []
     if figures is not None:
-        figures.mkdir(parents=True, exist_ok=True)
+        make_folder(figures)
         for topic in dict.fromkeys(topics.REPRODUCTIONS.get(each, each) for each in chosen):
             files += [path for picture in drawing.for_topic(records, topic) for path in drawing.write(picture, figures)]
     if pages is not None:

@@ -20,7 +20,9 @@ SAMPLES, BATCH = 1000, 50
 
 RunArgument = Annotated[Path | None, typer.Argument(help="Folder of a run that has ended.", metavar="[RUN]")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="A network, package.module:factory.")]
-WeightsOption = Annotated[Path | None, typer.Option("--weights", help="Its weights: safetensors, or a state_dict.")]
+WeightsOption = Annotated[
+    Path | None, typer.Option("--weights", help="Its weights: safetensors, or a state_dict; the factory's if left out.")
+]
 DomainOption = Annotated[
     str | None, typer.Option("--domain", metavar="LO,HI", help="What inputs lie in, and proofs cover; 0,1 if left out.")
 ]
@@ -115,10 +117,15 @@ def _of_factory(
     elif rows is not None:
         inputs = (rows[:BATCH],)
     else:
-        raise InputError("say what the network's input looks like: --example 2,3,32,32, or --samples with a data set")
+        raise InputError("say what the network's input looks like, such as --example 2,3,32,32")
     if rows is not None and (len(inputs) > 1 or inputs[0].shape[1:] != rows.shape[1:]):
         shapes = " and ".join(str(tuple(value.shape)) for value in inputs)
         raise InputError(f"samples of shape {tuple(rows.shape)} do not fit the example of shape {shapes}")
+    if rows is not None and rows.is_floating_point():
+        least, most = float(rows.min()), float(rows.max())
+        if not ends[0] <= least <= most <= ends[1]:
+            outside = f"samples lie between {least:.6g} and {most:.6g}, outside the domain [{ends[0]:g}, {ends[1]:g}]"
+            raise InputError(f"{outside}; give the one they have, --domain LO,HI")
     return Subject(name, model.eval(), inputs, ends, rows, labels)
 
 

@@ -65,8 +65,11 @@ def train(
     from ..experiments.run import finished
     from ..experiments.run import train as train_run
 
-    own = {"network": model, "data": data, "domain": domain}
-    given = {**settings(changes), **{name: value for name, value in own.items() if value is not None}}
+    own = {name: value for name, value in (("network", model), ("data", data), ("domain", domain)) if value is not None}
+    given = settings(changes)
+    if twice := sorted(own.keys() & given.keys()):
+        raise InputError(f"{twice[0]} is given twice, by --set and by its own option; leave one out")
+    given |= own
     chosen, folder = _chosen(recipe, profile, given, out, resume)
     if threads is not None:
         torch.set_num_threads(threads)

@@ -54,7 +54,8 @@ def verify(
         if before or after or ledger:
             raise InputError("a run knows its files; leave --before, --after and --ledger out, or the run")
         verdict = _of_run(run, model, box)
-        _keep(verdict, run)
+        if box is None and model is None:  # an answer to the run's own terms
+            _keep(verdict, run)
     elif before is None or after is None or model is None:
         raise InputError("name the folder of a run, or --before and --after with --model package.module:factory")
     else:
@@ -101,6 +102,8 @@ def _of_run(folder: Path, model: str | None, box: Any) -> Verdict:
     from ..training import load
     from ..verify.run import verify_run
 
+    if not (folder / "ledger.jsonl").is_file():
+        raise InputError(f"'{folder}' holds no ledger.jsonl; name the folder of a run, or of a ledger")
     header = _header(folder / "ledger.jsonl")
     nets = [find(model)() if model is not None else _network(folder, header) for _ in range(2)]
     if not (folder / "model.safetensors").is_file():

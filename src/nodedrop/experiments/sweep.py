@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from .lock import held
 from .recipes import EXPERIMENTS, Recipe, baseline, changed
 from .run import finished
 
+LONGEST = 150  # letters of a name; a file's has at most 255, with endings
 __all__ = ["Grid", "Job", "Outcome", "Outcomes", "Processes", "Tell", "engine_of", "lam_of", "name_of", "sweep"]
 
 
@@ -81,7 +83,10 @@ def name_of(recipe: Recipe, experiment: str, profile: str) -> str:
         value = getattr(recipe, name)
         if name not in told and value != getattr(plain, name):
             words.append(f"{name}-{value:g}" if isinstance(value, float) else f"{name}-{value}")
-    return re.sub(r"[^\w.+-]+", "-", "-".join(words))
+    name = re.sub(r"[^\w.+-]+", "-", "-".join(words))
+    if len(name) <= LONGEST:
+        return name
+    return f"{name[: LONGEST - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def lam_of(lam: float) -> str:

@@ -107,15 +107,17 @@ def penalty(
     *,
     C: float = 1.0,
     form: str = "paper",
-    hi: PerInput | None = None,
+    lo: PerInput = 0.0,
+    hi: PerInput = 1.0,
     groups: int = 1,
     transposed: bool = False,
 ) -> Tensor:
     """Sum a penalty over a layer's units; times λ it is added to the loss.
 
-    `form` names one of `PENALTY_FORMS`; a missing bias counts as 0. With `hi`, one number or one per input
-    channel, each weight is scaled by the largest value its input takes: the form that matches
-    `upper_bound(weight, bias, 0, hi)`. Half-precision weights are summed in float32.
+    `form` names one of `PENALTY_FORMS`; a missing bias counts as 0. `lo` and `hi`, one number or one per input
+    channel, are what inputs lie between: a weight is scaled by the largest value of its input, and measured once
+    more, scaled by the least, if that is below 0, where negative weights raise the unit. Half-precision weights are
+    summed in float32.
 
     >>> weight = torch.tensor([[0.5, -2.0], [0.25, 0.25]])
     >>> bias = torch.tensor([0.0, -3.0])
@@ -125,16 +127,14 @@ def penalty(
     2.0
     >>> penalty(weight, bias, hi=[1.0, 4.0]).item()
     4.75
+    >>> penalty(weight, bias, lo=-1.0).item()
+    6.0
     """
     chosen = _choose(PENALTY_FORMS, form)
     _check_constant(C)
     units = _widen(split_units(weight, groups, transposed))
-    if hi is not None:
-        scale = spread_inputs(hi, units, "hi")
-        if not bool(((scale >= 0) & (scale < math.inf)).all()):
-            raise InputError("hi must be finite and not negative: it scales the weight of each input.")
-        units = units * scale
-    mass = chosen.measure(units).sum(dim=(2, 3)).flatten()
+    scaled = _scaled(units, lo, hi)
+    mass = sum((chosen.measure(part).sum(dim=(2, 3)).flatten() for part in scaled), units.new_zeros(()))
     return chosen.join(mass, unit_bias(bias, units), C).sum()
 
 
@@ -233,6 +233,20 @@ def penalty_gn(
     reach = (units.abs() * spread_inputs(radius, units, "the scale of the norm")).sum(dim=(2, 3)).flatten()
     middle = (units * spread_inputs(shift, units, "the shift of the norm")).sum(dim=(2, 3)).flatten()
     return chosen.join(reach, centre + middle, C).sum()
+
+
+def _scaled(units: Tensor, lo: PerInput, hi: PerInput) -> list[Tensor]:
+    """The weights times the largest value of their inputs and, where that is below 0, times the least."""
+    found = []
+    for end, plain, sign, name in ((hi, 1.0, 1, "hi"), (lo, 0.0, -1, "lo")):
+        if isinstance(end, int | float) and end == plain:
+            found += [units] if sign > 0 else []
+            continue
+        scale = sign * spread_inputs(end, units, name)
+        if not bool(scale.isfinite().all()):
+            raise InputError(f"{name} must be finite: it scales the weight of each input.")
+        found.append(units * (sign * scale.clamp(min=0)))
+    return found
 
 
 def _choose(table: Mapping[str, _Form], name: str) -> _Form:

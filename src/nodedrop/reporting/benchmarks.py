@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..benchmarks import NAMES
 from ..errors import InputError
+from ..training.atomic import made as make_folder
 from ..training.atomic import reason, replacing
 from .figures.style import COLOURS, MARKERS, Picture, panels, plain_log, short
 from .figures.style import write as draw
@@ -48,7 +49,7 @@ def write(folder: Path, path: Path) -> list[Path]:
     records = read(folder)
     if not records:
         raise InputError(f"'{folder}' holds no record of a benchmark; measure first: nodedrop bench --results {folder}")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     pictures = [picture(records["growth"], f"{path.stem}-growth")] if "growth" in records else []
     made = [file for item in pictures for file in draw(item, path.parent)]
     notes = folder.parent / NOTES / "benchmarks.md"

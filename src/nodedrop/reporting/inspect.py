@@ -73,7 +73,8 @@ def _finding(unit: Unit, account: Account, seen: float | None, samples: int) -> 
         reason = f"{top}, and at most {account.edge:g} is needed"
     if not account.activation or seen is None:
         return Finding(unit.index, "pinned" if unit.status == "pinned" else "undecided", unit.bound, seen, reason)
-    if seen <= account.edge:
+    proved = unit.bound is not None and unit.bound <= account.edge  # dead, but something keeps it
+    if seen <= account.edge and not proved:
         reason = f"at most {seen:.4g} on {samples:,} samples; {reason}"
         return Finding(unit.index, "silent", unit.bound, seen, reason)
     if unit.status == "pinned":

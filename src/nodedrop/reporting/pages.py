@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..experiments.recipes import EXPERIMENTS
 from ..functional import PENALTY_FORMS
+from ..training.atomic import made as make_folder
 from ..training.atomic import replacing
 from . import figures, findings, tables
 from .groups import Setting, lam_of, settings
@@ -19,7 +20,7 @@ NOTES = "notes"  # results/notes/mnist.md: what was found out about a difference
 
 def write(records: Sequence[Record], folder: Path, results: Path) -> list[Path]:
     """Write a page for every topic that has finished runs, its figures beside it, and an index of them."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     made: list[Path] = []
     entries = []
     for topic in TOPICS:

@@ -16,6 +16,8 @@ SUFFIX = ".tmp"
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """A temporary file to write to, flushed and renamed to the target at the end; gone if anything fails."""
+    if not target.name or target.is_dir():
+        raise InputError(f"'{target}' is a folder; name a file in it")
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{SUFFIX}")
     try:
         temporary.touch()
@@ -28,6 +30,15 @@ def replacing(target: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def made(folder: Path) -> Path:
+    """The folder, made if it is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder '{folder}' cannot be made: {reason(error)}; take another") from None
+    return folder
 
 
 def flush(path: Path) -> None:

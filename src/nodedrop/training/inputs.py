@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ class InputWatch:
     """Remembers the extremes of every batch the model has seen; `check` compares them with the domain.
 
     A forward hook takes the extremes, without waiting for the device. `check` reads them, and waits. `largest` is the
-    size of training batches that the proofs allow, if they do not allow any.
+    size of training batches that the proofs allow, if they do not allow any: batch norm's bound grows with the number
+    of values of a channel, so larger samples count as more of them.
     """
 
     def __init__(self, model: nn.Module, domain: Mapping[str, Interval], largest: int | None = None) -> None:
@@ -37,7 +39,8 @@ class InputWatch:
         given = dict(zip((name for name in self._domain if name not in kwargs), tensors, strict=False))
         given |= {name: value for name, value in kwargs.items() if isinstance(value, Tensor)}
         if training:
-            self._batch = max([self._batch, *(len(value) for value in given.values() if value.dim())])
+            sizes = (self._samples(name, value) for name, value in given.items() if value.dim())
+            self._batch = max([self._batch, *sizes])
         for name, value in given.items():
             box = self._domain.get(name)
             if box is None or not _is_limited(box) or not value.numel():
@@ -53,6 +56,11 @@ class InputWatch:
                 lo, hi = torch.minimum(before[0], lo), torch.maximum(before[1], hi)
             self._seen[name] = (lo, hi)
 
+    def _samples(self, name: str, value: Tensor) -> int:
+        """How many samples of the example's size a batch holds as many values as."""
+        box = self._domain.get(name)
+        return len(value) if box is None else -(-value.numel() // max(prod(box.shape[1:]), 1))
+
     @property
     def free(self) -> bool:
         """Whether a check costs no wait for a device."""
@@ -63,8 +71,8 @@ class InputWatch:
         batch, self._batch = self._batch, 0
         if self._largest is not None and batch > self._largest:
             raise InputError(
-                f"a training batch had {batch} samples, but the proofs hold up to batch_size={self._largest}; "
-                "give the largest batch you train with"
+                f"a training batch had as many values as {batch} samples of the example's size, but the proofs hold up "
+                f"to batch_size={self._largest}; give the largest batch you train with, and an example of its size"
             )
         seen, self._seen = self._seen, {}
         for name, (lo, hi) in seen.items():
@@ -74,7 +82,7 @@ class InputWatch:
             if not bool(((least >= box.lo) & (most <= box.hi)).all()):  # NaN is outside, too
                 ends, declared = (least.min(), most.max()), (box.lo.min(), box.hi.max())
                 raise InputError(
-                    f"a batch had values from {ends[0]:.4g} to {ends[1]:.4g} for input '{name}', outside the declared "
+                    f"a batch had values from {ends[0]:.8g} to {ends[1]:.8g} for input '{name}', outside the declared "
                     f"domain [{declared[0]:.4g}, {declared[1]:.4g}] that the proofs speak of; "
                     "declare the domain the data really has, or pass check_inputs=False if you know why"
                 )

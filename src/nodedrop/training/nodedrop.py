@@ -125,6 +125,11 @@ class NodeDrop:
             raise InputError(f"on_collapse must be 'keep', 'error' or 'allow', not {on_collapse!r}")
         if not isinstance(m, int | float) and m not in ("elements", "batch", "channels"):
             raise InputError(f"m must be 'elements', 'batch', 'channels' or a number, not {m!r}")
+        for name, given, forms in (
+            ("form", form, functional.PENALTY_FORMS), ("norm_form", norm_form, functional.NORM_PENALTY_FORMS),
+        ):  # fmt: skip
+            if given not in forms:
+                raise InputError(f"{name} must be one of {', '.join(forms)}, not {given!r}")
         self.C, self.form, self.norm_form, self.m = C, form, norm_form, m
         self.on_collapse, self.lam_of = on_collapse, dict(lam_of or {})
         if evidence == "batch-proved" and batch_size is None:
@@ -164,13 +169,17 @@ class NodeDrop:
                 "the model has no layer that NodeDrop can act on: none is followed by an activation with a zero region "
                 "(ReLU, SoftClampedReLU, Hardtanh(0, 1), …)"
             )
+        still = [target.layer for target in self.targets if not self._trained(target)]
+        if len(still) == len(self.targets):
+            raise InputError("every layer that NodeDrop could act on is frozen: requires_grad is False")
+        if still:
+            warnings.warn(f"the penalty does not move {', '.join(still)}: requires_grad is False", stacklevel=2)
         for pattern in self.lam_of:
             if not any(fnmatchcase(target.layer, pattern) for target in self.targets):
                 names = ", ".join(target.layer for target in self.targets)
                 raise InputError(f"lam_of names '{pattern}', and no layer that the penalty acts on does: {names}")
         _IN_USE.add(self.model)
-        largest = batch_size if evidence == "batch-proved" else None
-        self._watch = InputWatch(model, self._session.domain, largest) if check_inputs else None
+        self._watch = InputWatch(model, self._session.domain, batch_size) if check_inputs else None
         self._collapsed: tuple[str, ...] = ()
         self.step = 0
         self.events: list[DropEvent] = []
@@ -188,6 +197,10 @@ class NodeDrop:
         gone = self._collapsed if self.on_collapse == "allow" else ()
         sizes = {t.layer: t.units(tensors[t.weight]) for t in self.targets}
         return {layer: 0 if layer in gone else size for layer, size in sizes.items()}
+
+    def __repr__(self) -> str:
+        widths = ", ".join(f"{layer}: {units}" for layer, units in self.widths.items())
+        return f"NodeDrop(step {self.step}, λ = {self.lam:g}, units {widths})"
 
     def penalty(self) -> Tensor:
         """λ times the penalties of all layers, to be added to the loss; counts one step."""
@@ -303,10 +316,26 @@ class NodeDrop:
         bias = tensors[target.bias] if target.bias is not None else None
         if target.reads is not None:
             return _reading(target.reads, target, tensors, bias, C=self.C, form=self.norm_form)
+        lo, hi = self._ends(target, tensors[target.weight])
         return partial(
-            functional.penalty, tensors[target.weight], bias, C=self.C, form=self.form,
+            functional.penalty, tensors[target.weight], bias, C=self.C, form=self.form, lo=lo, hi=hi,
             groups=target.groups, transposed=target.transposed,
         )  # fmt: skip
+
+    def _ends(self, target: Target, weight: Tensor) -> tuple[Any, Any]:
+        """What a layer's inputs lie between: the domain if they are the network's, else 0 and 1, as in the paper."""
+        box = self._session.domain.get(target.source or "")
+        if box is None or not bool(box.lo.isfinite().all() and box.hi.isfinite().all()):
+            return 0.0, 1.0
+        inputs = weight.shape[0] if target.transposed else weight.shape[1] * target.groups
+        if box.lo.numel() not in (1, inputs):
+            return float(box.lo.min()), float(box.hi.max())
+        return (box.lo.item(), box.hi.item()) if box.lo.numel() == 1 else (box.lo.flatten(), box.hi.flatten())
+
+    def _trained(self, target: Target) -> bool:
+        """Whether anything that the penalty acts on takes a gradient."""
+        tensors, names = tensors_of(self.model), (target.weight, target.bias, target.scale, target.shift)
+        return any(name is not None and tensors[name].requires_grad for name in names)
 
     def _count(self, target: Target, tensors: Mapping[str, Tensor]) -> float:
         if self.m == "elements":

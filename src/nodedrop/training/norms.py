@@ -1,4 +1,4 @@
-"""The norms that a layer reads: they bound what comes in, whatever the network before them does."""
+"""What bounds a layer's inputs, whatever the network before it does: a norm, or the domain of the network's inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 from typing import Literal
 
 from ..planning.rules.elementwise import ZERO_REGION
-from ..tracing.graph import PARAMETER, Graph, Node, Ref
+from ..tracing.graph import INPUT, PARAMETER, Graph, Node, Ref
 
 # Operators whose results are values of their first argument.
 _PASSING = frozenset(
@@ -17,6 +17,7 @@ _PASSING = frozenset(
         "contiguous.default", "alias.default", "detach.default", "_to_copy.default", "to.dtype", "max_pool2d.default",
     )
 )  # fmt: skip
+_FLATTENING = frozenset({"aten.flatten.using_ints", "aten.permute.default", "aten.transpose.int"})
 _ROWS = frozenset(f"aten.{name}.default" for name in ("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"))
 _GROUPS = frozenset(f"aten.{name}.default" for name in ("group_norm", "native_group_norm", "instance_norm"))
 
@@ -57,6 +58,14 @@ def norm_read(graph: Graph, layer: Node, weight: str) -> Norm | None:
         rectified |= active
         node = _before(graph, node.args[0])
     return None
+
+
+def input_read(graph: Graph, layer: Node, weight: str) -> str | None:
+    """The network's input whose values a layer's inputs are."""
+    node = _data(graph, layer, weight)
+    while node is not None and node.op in _PASSING | _FLATTENING:
+        node = _before(graph, node.args[0])
+    return node.target if node is not None and node.op == INPUT else None
 
 
 def _grouped(graph: Graph, node: Node, rectified: bool) -> Norm | None:

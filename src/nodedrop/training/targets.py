@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..planning import Structure, reach
 from ..planning.walk import Layer
 from ..tracing.graph import PARAMETER, Graph, Node, Ref
-from .norms import Norm, norm_read
+from .norms import Norm, input_read, norm_read
 
 _TURNS = ("aten.t.default", "aten.transpose.int", "aten.permute.default", "aten.numpy_T.default")
 
@@ -22,7 +22,8 @@ _TURNS = ("aten.t.default", "aten.transpose.int", "aten.permute.default", "aten.
 class Target:
     """One layer's parameters by name. With batch norm in between, its scale and shift are what counts.
 
-    `reads` is a norm right before the layer, which bounds its inputs. A `computed` weight is not a parameter itself,
+    `reads` is a norm right before the layer, which bounds its inputs, `source` the network's input, if it reads that,
+    whose domain does. A `computed` weight is not a parameter itself,
     but made of one by a parametrization or a mask.
     """
 
@@ -36,6 +37,7 @@ class Target:
     positions: int = 1
     computed: bool = False
     reads: Norm | None = None
+    source: str | None = None
 
     def units(self, weight: Tensor) -> int:
         """How many units a weight of this layer has."""
@@ -83,7 +85,8 @@ def _target(structure: Structure, layer: Layer) -> Target | None:
     computed = layer.weight not in {_parameter(graph, arg) for arg in node.args}
     turned = layer.axis == 1 or "transpose" in node.op
     reads = None if scale is not None or turned else norm_read(graph, node, layer.weight)
-    return Target(layer.name, layer.weight, bias, groups, turned, scale, shift, positions, computed, reads)
+    source = input_read(graph, node, layer.weight)
+    return Target(layer.name, layer.weight, bias, groups, turned, scale, shift, positions, computed, reads, source)
 
 
 def _bias(graph: Graph, node: Node, units: int) -> str | None:

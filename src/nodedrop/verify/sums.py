@@ -66,9 +66,10 @@ def _linear(call: Call, a: Args) -> Value:
     if not (w.exact and len(w.shape) == 2):
         return _by_size(call, rows, w, x.mix) if bias is None else unbounded(call.shape)
     lo, hi = _spread(call, w, rows, bias)
-    if x.ball is not None and w.rows is None:
-        low, high = _in_ball(call, x.ball, w.full(0, 1).lo, 0.0 if bias is None else bias.full(0).lo)
-        lo, hi = np.fmax(lo, low), np.fmin(hi, high)
+    if x.ball is not None:
+        known, weights = (slice(None), w.full(0, 1).lo) if w.rows is None else (w.rows, w.lo)
+        low, high = _in_ball(call, x.ball, weights, 0.0 if bias is None else bias.full(0).lo[known])
+        lo[..., known], hi[..., known] = np.fmax(lo[..., known], low), np.fmin(hi[..., known], high)
     return Value(lo, hi, call.shape)
 
 
