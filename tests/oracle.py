@@ -313,9 +313,10 @@ def check_graph(
     batch_limit: float = INF,
     autocast: torch.dtype | None = None,
     seed: int = 0,
+    linear: bool = False,
 ) -> Bounds:
     """Bound a graph, run it on many inputs of the domain, and raise `Violation` if a value leaves its interval."""
-    bounds = bound(graph, tensors, domain, batch_limit=batch_limit, dtype=autocast)
+    bounds = bound(graph, tensors, domain, batch_limit=batch_limit, dtype=autocast, linear=linear)
     source = source_of(graph, domain, given or {})
     random = torch.Generator().manual_seed(seed)
     cast = torch.autocast("cpu", autocast) if autocast is not None else nullcontext()

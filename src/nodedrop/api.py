@@ -23,7 +23,8 @@ def analyze(module: nn.Module, example_inputs: Any, domain: Any = (0.0, 1.0), **
     "batch-proved" (in training mode only, as the paper does with batch norm) or "observed" (on `samples`); `mode` says
     whether a proof must cover "both" train and eval mode (default) or one of them; `batch_size` declares the largest
     training batch, which batch norm's bound in training mode depends on; `dtype` is the lowest precision the module
-    will run in, if lower than its parameters'.
+    will run in, if lower than its parameters'. `bounds="linear"` follows values back to the inputs by linear
+    relaxation, which finds more and takes longer; "interval" (default) is as fast as a forward pass.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -63,7 +64,13 @@ def compact_(
     """
     if on_collapse not in ("error", "keep"):
         raise InputError(f"on_collapse must be 'error' or 'keep', not {on_collapse!r}")
-    session = Session(module, example_inputs, _options(domain, options), optimizer)
+    chosen = _options(domain, options)
+    if ledger is not None and chosen.bounds == "linear":
+        raise InputError(
+            "a ledger holds bounds that `nodedrop verify` derives again, and it knows intervals alone; leave ledger= "
+            "or bounds='linear' out"
+        )
+    session = Session(module, example_inputs, chosen, optimizer)
     before = _parameter_count(session.module)
     file = None if ledger is None else LedgerFile(ledger, witness=False)
     if file is not None:

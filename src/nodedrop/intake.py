@@ -20,6 +20,7 @@ _PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 ModeChoice = Literal["both", "train", "eval"]
+BoundsChoice = Literal["interval", "linear"]
 _MODES: dict[str, tuple[Literal["eval", "train"], ...]] = {
     "both": ("eval", "train"),
     "train": ("train",),
@@ -40,12 +41,15 @@ class Options:
     constants: bool = True
     unread: bool = True
     parts: bool = False
+    bounds: BoundsChoice = "interval"
 
     def __post_init__(self) -> None:
         if self.evidence not in ("proved", "batch-proved", "observed"):
             raise InputError(f"evidence must be 'proved', 'batch-proved' or 'observed', not {self.evidence!r}")
         if self.mode not in _MODES:
             raise InputError(f"mode must be 'both', 'train' or 'eval', not {self.mode!r}")
+        if self.bounds not in ("interval", "linear"):
+            raise InputError(f"bounds must be 'interval' or 'linear', not {self.bounds!r}")
         size: object = self.batch_size
         if size is not None and not (type(size) is int and size >= 1):
             raise InputError(f"batch_size must be a whole number from 1 on, not {self.batch_size!r}")

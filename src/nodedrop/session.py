@@ -114,7 +114,10 @@ class Session:
                 if options.evidence == "observed":
                     found.append(observe(graph, tensors, samples_of(graph, options.samples)))
                     continue
-                bounds = bound(graph, tensors, options.domain, batch_limit=limit, dtype=options.dtype, memo=memo)
+                bounds = bound(
+                    graph, tensors, options.domain, batch_limit=limit, dtype=options.dtype, memo=memo,
+                    linear=options.bounds == "linear",
+                )  # fmt: skip
                 found.append(prove(bounds, options.evidence))
         return found
 

@@ -83,6 +83,17 @@ def test_weights_and_domain_count(tmp_path: Path) -> None:
     assert found(*PLANTED, "--weights", tmp_path / "w.safetensors", "--domain=-8,8")["verdicts"]["dead"] == 0
 
 
+def test_linear_bounds_and_what_they_cost() -> None:
+    given = ["--model", f"{TARGET}:correlated", "--example", "2,1:float64", "--domain=-1,1"]
+    assert found(*given)["verdicts"]["dead"] == 0
+    outcome = found(*given, "--bounds", "linear")
+    assert outcome["verdicts"]["dead"] == 1
+    assert (outcome["proved"], outcome["proved_interval"]) == (1, 0)
+    assert outcome["seconds"] > 0
+    said = run(*given, "--bounds", "linear").stdout
+    assert "prove 1 units that can go; intervals took" in said.replace("\n", " ")
+
+
 def test_the_network_of_a_run(tmp_path: Path) -> None:
     mine = ["--model", "tests.experiments.own_target:net", "--data", "tests.experiments.own_target:data"]
     small = ["--set", "epochs=1", "--set", "batch=40", "--out", str(tmp_path / "run")]

@@ -83,5 +83,17 @@ def three() -> Tensor:
     return torch.rand(60, 4, generator=torch.Generator().manual_seed(3))
 
 
+def correlated() -> nn.Module:
+    """Unit 0 of the second layer computes 0.5 − (x + 2) + ReLU(x), which is never above 0; intervals allow 0.5."""
+    net = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).double()
+    with torch.no_grad():
+        net[0].weight.fill_(1.0)
+        net[0].bias.copy_(torch.tensor([2.0, 0.0]))
+        net[2].weight.copy_(torch.tensor([[-1.0, 1.0], [1.0, 1.0]]))
+        net[2].bias.copy_(torch.tensor([0.5, 0.0]))
+        net[4].weight.fill_(1.0)
+    return net
+
+
 def wide() -> Tensor:
     return torch.tensor([[-3.0, 0.0, 0.0, 3.0]] * 4)

@@ -15,6 +15,7 @@ NAMES = {
     "cost": "penalty and drop beside a plain training step; steps after a cut",
     "data": "loading and augmenting batches beside the step that uses them",
     "inference": "a compact network beside the dense one and its share of multiply-adds",
+    "active": "ReLU units that are always on, and how many of them could be merged",
     "growth": "steps, memory, analysis and cuts as networks grow",
     "run": "whole NodeDrop runs beside whole dense ones",
     "peers": "NodeDrop beside the paper's procedure, Torch-Pruning and network slimming",

@@ -13,6 +13,7 @@ from ..tracing.graph import BUFFER, CONSTANT, GETITEM, INPUT, PARAMETER, Graph, 
 from . import rules as _rules  # noqa: F401  (registers every rule)
 from .domain import boxes
 from .interval import INF, Interval, point, unbounded
+from .linear import tightened
 from .registry import RULES, Context, Result
 
 # Tests set this, so that a rule that fails is an error and not merely an operator without a rule.
@@ -45,19 +46,23 @@ def bound(
     batch_limit: float = INF,
     dtype: torch.dtype | None = None,
     memo: dict[Any, Any] | None = None,
+    linear: bool = False,
 ) -> Bounds:
     """Bounds of every value for all inputs in the domain.
 
     `batch_limit` is the largest number of values per unit that batch norm ever sees in one training batch;
     `dtype` the lowest precision the model will run in, if lower than that of its parameters (autocast). Calls for
-    graphs of one module in one state may share a `memo`.
+    graphs of one module in one state may share a `memo`. With `linear`, values that activations read are bounded by
+    linear relaxation as well, which costs a pass back through the graph for each of their elements.
     """
     context = Context(graph, tensors, batch_limit, dtype, memo={} if memo is None else memo)
     inputs = boxes(graph, domain)
     unknown: list[str] = []
     with torch.no_grad():
         for node in graph.nodes:
-            context.values[node.name] = _bound(context, node, inputs, unknown)
+            found = context.values[node.name] = _bound(context, node, inputs, unknown)
+            if linear and isinstance(found, Interval):
+                context.values[node.name] = tightened(context, node, found)
     return Bounds(graph, context.values, context.margins, tuple(unknown), _idle_weights(context))
 
 

@@ -33,6 +33,9 @@ ShapeOption = Annotated[
 SamplesOption = Annotated[
     str | None, typer.Option("--samples", help="Inputs to run: a data set's name, module:factory, or a .npy file.")
 ]
+BoundsOption = Annotated[
+    str, typer.Option("--bounds", help="interval, or linear: finds more and takes longer.")
+]
 ModeOption = Annotated[str, typer.Option("--mode", help="What proofs must cover: both, train or eval.")]
 
 

@@ -197,11 +197,21 @@ def _peers(record: Record) -> Iterator[Table]:
     yield Table("Procedures of as many epochs", heads, rows, (note + used,))
 
 
+def _active(record: Record) -> Iterator[Table]:
+    names = ("case", "layer", "units", "on_interval", "on_linear", "merged")
+    heads = (
+        Column("network"), Column("layer"), Column("units", "d"), Column("always on, by intervals", "d"),
+        Column("by linear bounds", "d"), Column("could be merged", "d"),
+    )  # fmt: skip
+    yield Table("Where they are", heads, tuple(tuple(row[name] for name in names) for row in record["layers"]))
+
+
 DETAILS: dict[str, Callable[[Record], Iterator[Table]]] = {
     "activation": _activation,
     "step": _step,
     "analysis": _analysis,
     "inference": _inference,
+    "active": _active,
     "growth": _growth,
     "run": _run,
     "peers": _peers,
