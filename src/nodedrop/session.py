@@ -205,20 +205,26 @@ class Session:
     def _block_failing_groups(
         self, certificates: list[Certificates], proposal: Plan, before: _Outputs, failure: CutError
     ) -> None:
-        """Find the groups that the model's own code does not allow to be cut (sizes written into it).
+        """Find the groups that the model's own code does not allow to be cut (sizes written into it), by halves.
 
-        If each passes by itself, it is all of them together that does not.
+        If both halves of what fails pass by themselves, it is all of it together that does not.
         """
         everything = proposal.removed.nonzero().reshape(-1).tolist()
-        reason, known = "the model's own code does not allow the cut", len(self.blocked)
-        for group in self._independent_groups(proposal):
-            outside = {label: "tried by itself" for label in everything if label not in group}
-            alone = self.plan(certificates, {**self.blocked, **outside})
-            error = self._attempt(certificates, alone, before, final=False)
-            if isinstance(error, CutError):
-                self.blocked.update(dict.fromkeys(group, f"{reason}: {error}"))
-        if len(self.blocked) == known:
-            self.blocked.update(dict.fromkeys(everything, f"{reason}: {failure}"))
+
+        def blame(groups: list[set[int]], failure: CutError) -> None:
+            known, middle = len(self.blocked), len(groups) // 2
+            for half in (groups[:middle], groups[middle:]) if middle else ():
+                inside = set().union(*half)
+                outside = {label: "tried by itself" for label in everything if label not in inside}
+                alone = self.plan(certificates, {**self.blocked, **outside})
+                error = self._attempt(certificates, alone, before, final=False)
+                if isinstance(error, CutError):
+                    blame(half, error)
+            if len(self.blocked) == known:
+                reason = f"the model's own code does not allow the cut: {failure}"
+                self.blocked.update(dict.fromkeys(set().union(*groups), reason))
+
+        blame(self._independent_groups(proposal), failure)
 
     def _independent_groups(self, proposal: Plan) -> list[set[int]]:
         """Removed labels, split into sets that share no tensor axis."""

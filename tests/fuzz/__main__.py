@@ -20,15 +20,17 @@ import torch
 from nodedrop.bounds import propagate
 from nodedrop.planning import walk
 
-from .test_random_networks import TOGETHER, failures
+from .test_random_networks import TOGETHER, outcome
+
+Done = dict[str, tuple[int, list[str]]]  # by seed: certificates, and what failed
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "results" / "bench" / "fuzz.json"
-CORE = ("tracing", "bounds", "proof", "planning", "surgery", "kernels", "[ai]*.py", "session.py")
+CORE = ("tracing", "bounds", "proof", "planning", "surgery", "kernels", "[ai]*.py", "session.py", "ledger", "verify")
 
 
 def fingerprint() -> str:
-    """Of the sources that decide what is cut, and of what draws and checks the networks."""
+    """Of the sources that decide what is cut and that check it, and of what draws the networks."""
     package, here = ROOT / "src" / "nodedrop", Path(__file__).parent
     files = [f for name in CORE for f in (package.glob(name) if "*" in name else (package / name).rglob("*.[cp]*"))]
     files += [here / "generator.py", here / "test_random_networks.py"]
@@ -36,16 +38,16 @@ def fingerprint() -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def chunk(number: int) -> list[str]:
-    """The networks of one seed that fail."""
+def chunk(number: int) -> tuple[int, tuple[int, list[str]]]:
+    """A seed, how many certificates its networks have, and which of them fail."""
     torch.set_num_threads(1)
     propagate.STRICT = walk.STRICT = True
-    return failures(number)
+    return number, outcome(number)
 
 
 def main(networks: int, workers: int) -> int:
     chunks, mark = -(-networks // TOGETHER), fingerprint()
-    done: dict[str, list[str]] = {}
+    done: Done = {}
     if RECORD.exists():
         before = json.loads(RECORD.read_text(encoding="utf-8"))
         done = before["chunks"] if before["sources"] == mark else {}
@@ -53,29 +55,31 @@ def main(networks: int, workers: int) -> int:
     print(f"{networks} networks in {chunks} chunks, {len(done)} done before", flush=True)
     start = time.monotonic()
     with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=40) as pool:
-        for count, (number, found) in enumerate(pool.imap_unordered(numbered, todo), 1):
+        for count, (number, found) in enumerate(pool.imap_unordered(chunk, todo), 1):
             done[str(number)] = found
-            for line in found:
+            for line in found[1]:
                 print(f"VIOLATION {line}", flush=True)
             if count % 10 == 0 or count == len(todo):
                 record(done, mark)
                 left = (time.monotonic() - start) / count * (len(todo) - count)
                 print(f"{len(done) * TOGETHER} networks, {left / 60:.0f} minutes left", flush=True)
-    violations = sum(map(len, done.values()))
-    print(f"{len(done) * TOGETHER} networks, {violations} violations")
+    certificates, violations = totals(done)
+    print(f"{len(done) * TOGETHER} networks, {certificates} certificates, {violations} violations")
     return 1 if violations else 0
 
 
-def numbered(number: int) -> tuple[int, list[str]]:
-    return number, chunk(number)
+def totals(done: Done) -> tuple[int, int]:
+    """Certificates and violations."""
+    return sum(count for count, _ in done.values()), sum(len(found) for _, found in done.values())
 
 
-def record(done: dict[str, list[str]], mark: str) -> None:
+def record(done: Done, mark: str) -> None:
+    certificates, violations = totals(done)
     RECORD.parent.mkdir(exist_ok=True)
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     content = {
         "command": "make fuzz", "sources": mark, "versions": versions, "networks": len(done) * TOGETHER,
-        "violations": sum(map(len, done.values())), "chunks": done,
+        "certificates": certificates, "violations": violations, "chunks": done,
     }  # fmt: skip
     temporary = RECORD.with_suffix(".tmp")
     temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")

@@ -10,16 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
 from torch import Tensor, nn
 
 import nodedrop as nd
 from nodedrop.verify import verify
 from nodedrop.verify.program import read
 
-from ..fuzz.generator import Description, descriptions
 from ..test_writes import Uses, dropout_that_is_no_copy
-from .many import checked
 
 PACKAGE = Path(nd.__file__).parent / "verify"
 
@@ -189,13 +186,3 @@ def test_units_behind_a_layer_norm(tmp_path: Path) -> None:
     assert len(nd.compact_(net, torch.rand(3, 4), ledger=tmp_path / "ledger.jsonl").removed) == 2
     verdict = verify(before, net, torch.rand(3, 4), ledger=tmp_path / "ledger.jsonl")
     assert verdict.status == "proved", verdict
-
-
-@settings(max_examples=40, deadline=None, derandomize=True, database=None, phases=(Phase.generate,),
-          suppress_health_check=list(HealthCheck))  # fmt: skip
-@given(description=descriptions(longest=2))
-def test_certificates_of_random_networks_are_confirmed(
-    tmp_path_factory: pytest.TempPathFactory, description: Description
-) -> None:
-    found = checked(description, tmp_path_factory.getbasetemp(), matching=False)
-    assert found is None or found[0].status == "proved", found

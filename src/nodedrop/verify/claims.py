@@ -211,16 +211,16 @@ def require_units(
 def _kinds(unit: Mapping[str, Any], found: Findings) -> set[str]:
     """What a unit, with all that went with it, may be said to be; nothing if nobody was seen to read it.
 
-    At each place where it is read the first of KINDS counts that is true there, and of all places the last. What is
-    constant and not read either may be called both.
+    At each place where it is read the first of KINDS counts that is true there, and of all places the last. Places
+    where nothing is left that reads may be left out: a reader may have gone with it. What is constant and not read
+    either may be called both.
     """
     reads = set()
     for name, indices in unit["with"].items():
         tensor, _, axis = name.rpartition(":")
         row = found.kinds.get((tensor, int(axis)), {})
         reads |= {true for index in indices for true in row.get(index, ())}
-    if not reads:
-        return set()
-    kind = KINDS[max(true.index(True) for true in reads)]
-    both = kind == "constant" and any(true[2] and not true[0] for true in reads)
-    return {kind, "unread"} if both else {kind}
+    told = [places for places in (reads, {true for true in reads if any(true[:2])}) if places]
+    kinds = {KINDS[max(true.index(True) for true in places)] for places in told}
+    both = "constant" in kinds and any(true[2] and not true[0] for true in reads)
+    return kinds | {"unread"} if both else kinds
