@@ -1,7 +1,8 @@
 # Everything happens inside .venv; a machine with Python and pip needs no other preparation.
 
 PYTHON  ?= python3
-WORKERS ?= 2
+# One more than two cores have: it works while another waits for a process, a page or a disk.
+WORKERS ?= 3
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -9,7 +10,7 @@ PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --const
 
 # One torch thread per worker: more would only compete for the same cores.
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-PYTEST := $(SINGLE) $(BIN)/python -m pytest --numprocesses $(WORKERS) --durations=10
+PYTEST := $(SINGLE) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --durations=10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -26,7 +27,7 @@ demo: $(VENV)/.core ## watch a network shrink while it learns to read digits (5 
 browser: ## install Debian's chromium and its driver, which open the report pages in the tests
 	apt-get update -qq && apt-get install -y -qq chromium chromium-driver
 
-test: $(VENV)/.dev $(VENV)/.browser ## run all tests on WORKERS processes (default 2)
+test: $(VENV)/.dev $(VENV)/.browser ## run all tests on WORKERS processes (default 3)
 	$(PYTEST)
 
 fuzz: $(VENV)/.dev ## try 10,000 random networks; goes on where it was stopped

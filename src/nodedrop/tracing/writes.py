@@ -60,24 +60,31 @@ def without_idle_dropout(program: ExportedProgram) -> None:
 
 
 def disturbs(node: Node) -> bool:
-    """Whether a node writes what another may read. Batch norm's statistics are no such thing if only it reads them."""
+    """Whether a node writes what another may read. A batch norm that trains only keeps its statistics up to date."""
     target: Any = node.target
-    if target is _ATEN.batch_norm.default and node.args[5]:
-        return any(isinstance(stat, Node) and len(stat.users) > 1 for stat in node.args[3:5])
+    if _trains(node):
+        stats = [stat for stat in node.args[3:5] if isinstance(stat, Node)]
+        return not all(_trains(user) and user.args[3:5] == node.args[3:5] for stat in stats for user in stat.users)
     return isinstance(target, OpOverload) and target._schema.is_mutable and not counts(node)
+
+
+def _trains(node: Node) -> bool:
+    return node.target is _ATEN.batch_norm.default and bool(node.args[5])
 
 
 def counts(node: Node) -> bool:
     """Whether a node does no more than add to a counter that nothing else reads (batch norm's number of batches)."""
-    if node.target is not _ATEN.add_.Tensor or node.users:
-        return False
-    counter = node.args[0]
-    return (
-        isinstance(counter, Node)
-        and counter.op == "placeholder"
-        and len(counter.users) == 1
-        and not counter.meta["val"].is_floating_point()
-    )
+    counter = node
+    while counter.target is _ATEN.add_.Tensor and isinstance(counter.args[0], Node):
+        counter = counter.args[0]
+    value = counter.meta.get("val")
+    is_number = isinstance(value, Tensor) and not value.is_floating_point()
+    return counter is not node and counter.op == "placeholder" and is_number and _only_counted(counter)
+
+
+def _only_counted(node: Node) -> bool:
+    adding = [user.target is _ATEN.add_.Tensor and user.args[0] is node for user in node.users]
+    return all(adding) and all(map(_only_counted, node.users))
 
 
 def as_values(graph: Graph) -> dict[Node, OpOverload] | None:

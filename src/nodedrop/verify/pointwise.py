@@ -17,8 +17,9 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _soft_clamped(x: Array, beta: float) -> Array:
-    """SoftClampedReLU before it is cut off at 0."""
-    return np.asarray(1 - np.logaddexp(0, beta * (1 - x)) / beta)
+    """SoftClampedReLU before it is cut off at 0, to a few units in the last place of x or 1, and of 1/β."""
+    far = np.exp(-beta * np.abs(1 - x))
+    return np.asarray(np.where(x < 1, x, 1) - np.log1p(far) / beta)
 
 
 def _gelu(x: Array) -> Array:
@@ -53,12 +54,19 @@ RULES["relu_.default"] = lambda call, a: Value(np.maximum(a["self"].lo, 0), np.m
 
 @rule("nodedrop.soft_clamped_relu.default")
 def _soft(call: Call, a: Args) -> Value:
-    """Exactly 0 up to 0, and as far above it as the curve is below 0 by more than a kernel can be off: 32 u."""
-    x, noise = a["v"], 32 * call.arithmetic.u
+    """Exactly 0 up to 0, and as far above it as the curve is below 0 by more than a kernel can be off: 32 u.
+
+    Above 0 that is 32 u of the value, beside the rounding of the curve as computed here.
+    """
+    x, u, beta = a["v"], call.arithmetic.u, float(a["beta"])
     with np.errstate(over="ignore"):
-        lo, hi = (_soft_clamped(end, float(a["beta"])) for end in (x.lo, x.hi))
-    hi = np.where((x.hi <= 0) | (hi + noise <= 0), 0.0, np.clip(hi + noise, 0, 1))
-    return Value(np.maximum(lo - noise, 0), hi, call.shape)
+        (lo, below), (hi, above) = (
+            (y, 32 * u * np.minimum(np.abs(y), 1) + 2.0**-50 * (np.minimum(np.abs(end), 1) + 1 / beta))
+            for end in (x.lo, x.hi)
+            for y in (_soft_clamped(end, beta),)
+        )
+    hi = np.where((x.hi <= 0) | (hi + 32 * u <= 0), 0.0, np.clip(hi + above, 0, 1))
+    return Value(np.maximum(lo - below, 0), hi, call.shape)
 
 
 @rule("hardtanh.default", "clamp.default", "clamp_min.default", "clamp_max.default")

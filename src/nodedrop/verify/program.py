@@ -87,8 +87,9 @@ def _writes(node: torch.fx.Node) -> bool:
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable or _counts(node):
         return False
-    if target is torch.ops.aten.batch_norm.default:  # its statistics, which nothing else may read
-        return any(isinstance(item, torch.fx.Node) and len(item.users) > 1 for item in node.args[3:5])
+    if target is torch.ops.aten.batch_norm.default:  # statistics, which no result in training depends on
+        users = {user for item in node.args[3:5] if isinstance(item, torch.fx.Node) for user in item.users}
+        return any(u.target is not target or not u.args[5] or u.args[3:5] != node.args[3:5] for u in users)
     return True
 
 
@@ -110,15 +111,19 @@ def _join_same_tensors(exported: Any) -> None:
 
 def _counts(node: torch.fx.Node) -> bool:
     """Whether a node only counts batches, in an integer that nothing else reads."""
-    counter = node.args[0] if node.args else None
-    return (
-        node.target is torch.ops.aten.add_.Tensor
-        and not node.users
-        and isinstance(counter, torch.fx.Node)
-        and counter.op == "placeholder"
-        and len(counter.users) == 1
-        and not counter.meta["val"].is_floating_point()
-    )
+    chain = [node]
+    while chain[-1].target is torch.ops.aten.add_.Tensor:
+        chain.append(chain[-1].args[0])  # type: ignore[arg-type]
+    counter, steps = chain[-1], chain[:-1]
+    if not steps or counter.op != "placeholder" or counter.meta["val"].is_floating_point():
+        return False
+    waiting = list(counter.users)
+    while waiting:  # whoever reads the count must do so to count on
+        user = waiting.pop()
+        if user.target is not torch.ops.aten.add_.Tensor or len(user.all_input_nodes) != 1:
+            return False
+        waiting += user.users
+    return True
 
 
 def _converted(exported: Any, module: nn.Module) -> Program:
