@@ -120,6 +120,29 @@ PLAIN = (
 SHARED = (view_before, view_of_another_name, contiguous_that_is_no_copy, part, the_input, another_type)
 
 
+class SharedNorm(nn.Module):
+    """One batch norm used twice, so that its statistics and its counter are written twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.norm(x).relu() * 2)
+
+
+class Counts(nn.Module):
+    """Adds to a counter, and reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        return x * self.calls
+
+
 def assert_traced_as_it_computes(use: Use) -> None:
     model, x = Uses(use).eval(), torch.rand(3, 4) * 2 - 1
     expected = model(x.clone())
@@ -141,3 +164,19 @@ def test_values_that_nobody_shares_need_no_second_pass_of_the_exporter(
 ) -> None:
     monkeypatch.setattr(ExportedProgram, "run_decompositions", None)
     assert_traced_as_it_computes(use)
+
+
+def test_a_norm_used_twice_needs_no_second_pass_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", None)
+    model, x = SharedNorm(), torch.rand(3, 4)
+    (graph,) = trace(model, x).in_mode("train")
+    inputs = {node.name: x for node in graph.nodes if node.op == INPUT}
+    found = execute(graph, {name: value.clone() for name, value in tensors_of(model).items()}, inputs)
+    torch.testing.assert_close(found[graph.outputs[-1]], model.train()(x))
+
+
+def test_a_counter_that_is_read_is_data() -> None:
+    (graph,) = trace(Counts(), torch.rand(3, 4)).in_mode("eval")
+    inputs = {node.name: torch.ones(3, 4) for node in graph.nodes if node.op == INPUT}
+    found = execute(graph, {"calls": torch.tensor(4)}, inputs)
+    assert float(found[graph.outputs[-1]].max()) == 5.0

@@ -186,3 +186,34 @@ def test_units_behind_a_layer_norm(tmp_path: Path) -> None:
     assert len(nd.compact_(net, torch.rand(3, 4), ledger=tmp_path / "ledger.jsonl").removed) == 2
     verdict = verify(before, net, torch.rand(3, 4), ledger=tmp_path / "ledger.jsonl")
     assert verdict.status == "proved", verdict
+
+
+class Gated(nn.Module):
+    """Half of the units scale the other half; what a depthwise convolution reads goes with its channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.both, self.deep, self.out = nn.Conv2d(2, 8, 1), nn.Conv2d(4, 4, 1, groups=4), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        value, gate = self.both(x).chunk(2, 1)
+        return self.out(self.deep(value * gate.relu()).relu())
+
+
+def test_what_goes_together_has_one_kind_and_each_its_own_bound(tmp_path: Path) -> None:
+    net, path = Gated(), tmp_path / "ledger.jsonl"
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.uniform_(0.5, 1.0)
+        net.both.bias[5] = -9.0  # the gate of unit 1, of which a bias is left
+        net.deep.weight[3], net.deep.bias[3] = 0.0, -1.0  # its input fires
+    before = copy.deepcopy(net)
+    removed = nd.compact_(net, torch.rand(3, 2, 4, 4), ledger=path).removed
+    held = {(c.layer, c.index): (c.kind, c.bound is not None) for c in removed}
+    assert held == {
+        ("both", 1): ("constant", False), ("both", 5): ("constant", True), ("deep", 1): ("constant", True),
+        ("both", 3): ("dead", False), ("both", 7): ("dead", True), ("deep", 3): ("dead", True),
+    }  # fmt: skip
+    verdict = verify(before, net, torch.rand(3, 2, 4, 4), ledger=path)
+    assert verdict.status == "proved", verdict
