@@ -5,14 +5,18 @@ import pytest
 from nodedrop.bounds import propagate
 from nodedrop.planning import walk
 
-# What takes long to make, and serves several tests: these go to one worker.
-SHARED = ("made", "server", "alone")
+# Tests that share what takes long to make or to import go to one worker: by fixture, or by a word of their names.
+FIXTURES = ("made", "server", "alone")
+WORDS = {"test_huggingface": "transformers", "exact[transformers": "transformers", "lightning": "lightning",
+         "onnx": "onnx", "test_export": "onnx"}  # fmt: skip
 
 
-def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for name in set(SHARED) & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group(name))
+        groups = [name for name in FIXTURES if name in getattr(item, "fixturenames", ())]
+        groups += [group for word, group in WORDS.items() if word in item.nodeid]
+        if groups:
+            item.add_marker(pytest.mark.xdist_group(groups[0]))
 
 
 @pytest.fixture(autouse=True)
