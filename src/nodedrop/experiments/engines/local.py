@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from multiprocessing.resource_tracker import ensure_running
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ class Processes:
 
     def run(self, jobs: Iterable[Job], tell: Tell) -> Outcomes:
         """Run jobs; being closed, by Ctrl-C too, lets each write its checkpoint first."""
-        waiting, busy = list(jobs), dict[Connection, tuple[Job, SpawnProcess]]()
+        waiting, busy = list(jobs), dict[Connection, tuple[Job, BaseProcess]]()
         try:
             while waiting or busy:
                 while waiting and len(busy) < self.workers:
@@ -53,14 +54,23 @@ def _received(connection: Connection) -> Any:
         return None
 
 
-def _start(job: Job) -> tuple[Connection, SpawnProcess]:
-    context = multiprocessing.get_context("spawn")
+def _start(job: Job) -> tuple[Connection, BaseProcess]:
+    context = _context()
     here, there = context.Pipe()
-    process = context.Process(target=_work, args=(job, there), name=job.name)
+    process: BaseProcess = context.Process(target=_work, args=(job, there), name=job.name)  # type: ignore[attr-defined]
     with _shielded():
         process.start()
     there.close()
     return here, process
+
+
+def _context() -> BaseContext:
+    """Processes forked from one that has torch loaded and has computed nothing, where the system forks."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([f"{__package__}.warm"])
+    return context
 
 
 @contextmanager
@@ -77,7 +87,7 @@ def _shielded() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _stop(busy: Mapping[Connection, tuple[Job, SpawnProcess]]) -> None:
+def _stop(busy: Mapping[Connection, tuple[Job, BaseProcess]]) -> None:
     """Ask all to write their checkpoints and end; a second Ctrl-C ends them at once."""
     try:
         for connection in busy:
