@@ -11,6 +11,7 @@ WORDS = {"test_huggingface": "transformers", "exact[transformers": "transformers
          "onnx": "onnx", "test_export": "onnx"}  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups when its turn comes
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         groups = [name for name in FIXTURES if name in getattr(item, "fixturenames", ())]

@@ -41,7 +41,8 @@ def test_no_value_leaves_its_interval(case: Case, dtype: torch.dtype) -> None:
             pytest.skip(f"no kernel or no number of this precision: {error}")
         raise
     assert any(node.op == case.op for node in tape.nodes)
-    options = {"climbs": 0, "samples": 3, **case.options} if dtype in HALVES else case.options
+    # the worst is searched for in double precision; others round what is found by drawing
+    options = case.options if dtype == torch.float64 else {"climbs": 0, "samples": 3, **case.options}
     check_graph(tape.graph(), tape.tensors, tape.domain, given=tape.given, **options)
 
 
