@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 import typer
-from tests.reporting.conftest import made, results
 from typer.testing import CliRunner, Result
 
 from nodedrop.cli.report import report
-
-__all__ = ["made", "results"]
 
 app = typer.Typer()
 app.command()(report)

@@ -10,7 +10,7 @@ from nodedrop.errors import InputError
 from nodedrop.reporting.groups import Spread, compared, points, settings, standard
 from nodedrop.reporting.records import read
 
-from .conftest import RUNS
+from ..records import RUNS
 
 
 def test_a_record_holds_what_the_run_wrote(results: Path) -> None:

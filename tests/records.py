@@ -1,12 +1,14 @@
 """Records of real, tiny runs."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from nodedrop.experiments.data import load
 from nodedrop.experiments.recipes import recipe
@@ -25,8 +27,18 @@ RUNS = (
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder `runs` with their folders, and one `results` with their records."""
-    top = tmp_path_factory.mktemp("reporting")
+    """A folder `runs` with their folders, and one `results` with their records; made once for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    top = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "reporting"
+    with FileLock(f"{top}.lock"):
+        if not top.exists():
+            with_runs(top.with_suffix(".new"))
+            top.with_suffix(".new").rename(top)
+    return top
+
+
+def with_runs(top: Path) -> None:
+    """Train them into a folder."""
     full = load("mnist")
     data = replace(full, test_images=full.test_images[:500], test_labels=full.test_labels[:500])
     small = {"images": 300, "epochs": 2, "batch": 100, "evaluate": 1}
@@ -37,7 +49,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = top / "results" / "mnist" / f"run{number}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result | extra | {"name": f"run{number}"}), encoding="utf-8")
-    return top
 
 
 @pytest.fixture
