@@ -201,7 +201,7 @@ class Gated(nn.Module):
         return self.out(self.deep(value * gate.relu()).relu())
 
 
-def test_what_goes_together_has_one_kind_and_each_its_own_bound(tmp_path: Path) -> None:
+def test_what_goes_together_has_one_kind(tmp_path: Path) -> None:
     net, path = Gated(), tmp_path / "ledger.jsonl"
     with torch.no_grad():
         for parameter in net.parameters():
@@ -210,10 +210,10 @@ def test_what_goes_together_has_one_kind_and_each_its_own_bound(tmp_path: Path) 
         net.deep.weight[3], net.deep.bias[3] = 0.0, -1.0  # its input fires
     before = copy.deepcopy(net)
     removed = nd.compact_(net, torch.rand(3, 2, 4, 4), ledger=path).removed
-    held = {(c.layer, c.index): (c.kind, c.bound is not None) for c in removed}
+    held = {(c.layer, c.index): c.kind for c in removed}
     assert held == {
-        ("both", 1): ("constant", False), ("both", 5): ("constant", True), ("deep", 1): ("constant", True),
-        ("both", 3): ("dead", False), ("both", 7): ("dead", True), ("deep", 3): ("dead", True),
+        ("both", 1): "constant", ("both", 5): "constant", ("deep", 1): "constant",
+        ("both", 3): "dead", ("both", 7): "dead", ("deep", 3): "dead",
     }  # fmt: skip
     verdict = verify(before, net, torch.rand(3, 2, 4, 4), ledger=path)
     assert verdict.status == "proved", verdict

@@ -139,8 +139,8 @@ def _finite(number: float | None) -> float | None:
 
 
 def _per_unit(structure: Structure, graph: int, value: str, compact: Tensor, labels: Tensor) -> Tensor:
-    """The maximum of a compact tensor over each unit's own elements, or where a value carries no label of the layer's
-    own, over those of all units it is joined with; −∞ where there are none. An only unit has all of them."""
+    """The maximum of a compact tensor over each unit's own elements, or where a value does not carry the unit's own
+    label, over those of all units it is joined with; −∞ where there are none. An only unit has all of them."""
     if len(labels) == 1:
         return compact.double().amax().reshape(1)
     rep = structure.representative
@@ -157,4 +157,4 @@ def _per_unit(structure: Structure, graph: int, value: str, compact: Tensor, lab
         places, values = torch.broadcast_tensors(factor, reduced)
         own.scatter_reduce_(0, places.reshape(-1), values.reshape(-1), "amax")
         joined.scatter_reduce_(0, rep[places].reshape(-1), values.reshape(-1), "amax")
-    return own[labels] if bool((own[labels] > -float("inf")).any()) else joined[rep[labels]]
+    return torch.where(own[labels] > -float("inf"), own[labels], joined[rep[labels]])

@@ -195,8 +195,10 @@ def require_units(
             raise NotProved(f"{who} cannot be followed to where it is read")
         if unit["kind"] not in kinds:
             raise Refuted(f"{who} is said to be {unit['kind']}, and is {' or '.join(sorted(kinds))}")
-        derived = found.bounds.get(place, {}).get(unit[key])
-        stated, size = unit["bound"], found.sizes.get(place, {}).get(unit[key], inf)
+        stated = unit["bound"]
+        bounds = [(abs(b - (stated or 0)), b) for b in _of_unit(found.bounds, unit, place, unit[key])]
+        derived = min(bounds)[1] if bounds else None
+        size = max(_of_unit(found.sizes, unit, place, unit[key]), default=inf)
         if unit["kind"] == "unread" or derived is None or not isfinite(derived):
             if stated is not None and not run:
                 raise Refuted(f"{who} states a bound of {stated:.6g}, and has none")
@@ -206,6 +208,20 @@ def require_units(
             raise Refuted(f"{who} states a bound of {stated}, and its weights give {derived:.6g}")
         if unit["margin"] is not None and not 0 <= unit["margin"] <= max(1.0, slack + 0.1 * size):
             raise Refuted(f"{who} states a margin of {unit['margin']:.6g}, which no rounding can have")
+
+
+def _of_unit(
+    numbers: Mapping[tuple[str, int], Mapping[int, float]], unit: Mapping[str, Any], place: tuple[str, int], at: int
+) -> list[float]:
+    """A number of a unit, or if it has none, those of what went with it: of its gate, say."""
+    if at in numbers.get(place, {}):
+        return [numbers[place][at]]
+    found = []
+    for name, indices in unit["with"].items():
+        tensor, _, axis = name.rpartition(":")
+        row = numbers.get((tensor, int(axis)), {})
+        found += [row[index] for index in indices if index in row]
+    return found
 
 
 def _kinds(unit: Mapping[str, Any], found: Findings) -> set[str]:

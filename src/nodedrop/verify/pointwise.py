@@ -16,10 +16,12 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(0.5 * (1 + np.tanh(x / 2)))
 
 
-def _soft_clamped(x: Array, beta: float) -> Array:
-    """SoftClampedReLU before it is cut off at 0, to a few units in the last place of x or 1, and of 1/β."""
-    far = np.exp(-beta * np.abs(1 - x))
-    return np.asarray(np.where(x < 1, x, 1) - np.log1p(far) / beta)
+def _soft_clamped(x: Array, beta: float) -> tuple[Array, Array]:
+    """SoftClampedReLU before it is cut off at 0, and how far off that can be as computed here."""
+    away = beta * np.abs(1 - x)
+    far = np.exp(-away)
+    y = np.where(x < 1, x, 1) - np.log1p(far) / beta
+    return y, 2.0**-50 * (np.minimum(np.abs(x), 1) + np.where(far > 0, far * (away + 4), 0) / beta)
 
 
 def _gelu(x: Array) -> Array:
@@ -56,17 +58,14 @@ RULES["relu_.default"] = lambda call, a: Value(np.maximum(a["self"].lo, 0), np.m
 def _soft(call: Call, a: Args) -> Value:
     """Exactly 0 up to 0, and as far above it as the curve is below 0 by more than a kernel can be off: 32 u.
 
-    Above 0 that is 32 u of the value, beside the rounding of the curve as computed here.
+    Above 0 that is 32 u of the value.
     """
-    x, u, beta = a["v"], call.arithmetic.u, float(a["beta"])
-    with np.errstate(over="ignore"):
-        (lo, below), (hi, above) = (
-            (y, 32 * u * np.minimum(np.abs(y), 1) + 2.0**-50 * (np.minimum(np.abs(end), 1) + 1 / beta))
-            for end in (x.lo, x.hi)
-            for y in (_soft_clamped(end, beta),)
-        )
-    hi = np.where((x.hi <= 0) | (hi + 32 * u <= 0), 0.0, np.clip(hi + above, 0, 1))
-    return Value(np.maximum(lo - below, 0), hi, call.shape)
+    x, u = a["v"], call.arithmetic.u
+    with np.errstate(over="ignore", invalid="ignore"):
+        (lo, low_error), (hi, high_error) = (_soft_clamped(end, float(a["beta"])) for end in (x.lo, x.hi))
+    lo = lo - low_error - 32 * u * np.clip(lo, 0, 1)
+    hi = np.where((x.hi <= 0) | (hi + 32 * u <= 0), 0.0, np.clip(hi + high_error + 32 * u * np.clip(hi, 0, 1), 0, 1))
+    return Value(np.maximum(lo, 0), hi, call.shape)
 
 
 @rule("hardtanh.default", "clamp.default", "clamp_min.default", "clamp_max.default")
