@@ -16,6 +16,7 @@ import nodedrop as nd
 from nodedrop.verify import verify
 from nodedrop.verify.program import read
 
+from ..test_regressions import ReadsStatistics
 from ..test_writes import Uses, dropout_that_is_no_copy
 
 PACKAGE = Path(nd.__file__).parent / "verify"
@@ -65,6 +66,12 @@ def net() -> nn.Sequential:
         model[1].running_var.uniform_(0.5, 2.0)
         model[5].bias[2] = -999.0
     return model
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_statistics_that_something_else_reads_are_not_those_of_the_file(reads: bool) -> None:
+    program = read(ReadsStatistics(reads), torch.rand(4, 3), "train")
+    assert ("changing" in [step.op for step in program.steps]) == reads
 
 
 def test_a_write_shows_in_what_an_idle_dropout_returned() -> None:

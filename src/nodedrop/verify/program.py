@@ -83,14 +83,16 @@ def read(module: nn.Module, inputs: Any, mode: str) -> Program:
 
 
 def _writes(node: torch.fx.Node) -> bool:
-    """Whether a node writes into a tensor that another may read."""
-    target: Any = node.target
-    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable or _counts(node):
-        return False
-    if target is torch.ops.aten.batch_norm.default:  # statistics, which no result in training depends on
+    """Whether a node writes into a tensor that another may read; no result of a norm in training reads statistics."""
+    if _trains(node):
         users = {user for item in node.args[3:5] if isinstance(item, torch.fx.Node) for user in item.users}
-        return any(u.target is not target or not u.args[5] or u.args[3:5] != node.args[3:5] for u in users)
-    return True
+        return not all(_trains(user) and user.args[3:5] == node.args[3:5] for user in users)
+    target: Any = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and not _counts(node)
+
+
+def _trains(node: torch.fx.Node) -> bool:
+    return node.target is torch.ops.aten.batch_norm.default and bool(node.args[5])
 
 
 def _is_idle(node: torch.fx.Node) -> bool:

@@ -35,10 +35,7 @@ def _parameter(walk: Walk, ref: Ref) -> Node | None:
 
 
 def _layer(walk: Walk, node: Node, weight: Ref, units: Tensor | None, size: int, axis: int = 0) -> None:
-    """Register a layer of `size` units. Units without a label of their own (a single one) are fixed.
-
-    `axis` is where the units lie if none of the weight's axes has their labels.
-    """
+    """Register a layer of `size` units, along `axis` if no axis has their labels. A single one is fixed."""
     owner = _parameter(walk, weight)
     if owner is not None:
         labels = torch.full((size,), FIXED) if units is None else vector(units)
@@ -299,8 +296,7 @@ def _blockwise(
     walk: Walk, node: Node, refs: tuple[Ref, Ref], labels: tuple, sizes: tuple[int, int, int], transposed: bool  # type: ignore[type-arg]
 ) -> Factors:
     (value, weight), (read, outer), (groups, inputs, outputs) = refs, labels, sizes
-    target, rank = walk.node(weight).target, len(node.shape)
-    inner_size = walk.shape(weight)[1]
+    target, rank, inner_size = walk.node(weight).target, len(node.shape), walk.shape(weight)[1]
     walk.pin(node, touching(walk(weight), (1,)), "belongs to every group of a convolution")
     known = walk.labels.slots.get((target, 1))
     before = known.labels if known is not None and known.labels.dim() == 2 else None
