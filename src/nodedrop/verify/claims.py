@@ -199,7 +199,8 @@ def require_units(
         bounds = [(abs(b - (stated or 0)), b) for b in _of_unit(found.bounds, unit, place, unit[key])]
         derived = min(bounds)[1] if bounds else None
         size = max(_of_unit(found.sizes, unit, place, unit[key]), default=inf)
-        if unit["kind"] == "unread" or derived is None or not isfinite(derived):
+        silent = stated is None and unit[key] not in found.bounds.get(place, {})  # no bound of its own, and none told
+        if unit["kind"] == "unread" or derived is None or not isfinite(derived) or silent:
             if stated is not None and not run:
                 raise Refuted(f"{who} states a bound of {stated:.6g}, and has none")
             continue
