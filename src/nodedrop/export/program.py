@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,9 +42,14 @@ class Exported:
 
 
 def _soft_clamped_relu(v: Tensor, beta: float) -> Tensor:
-    """σ by operators that every runtime knows. As exact at zero as the original: for v ≤ 0 rounding leaves
-    softplus(β(1−v)) ≥ β, so that the quotient is at least 1."""
-    return torch.relu(1 - nn.functional.softplus(beta * (1 - v)) / beta)
+    """σ by operators that every runtime knows, as exact at zero and at one as the original.
+
+    σ(v) = −log(e^(−βv) + e^(−β)) / β: for v ≤ 0 the sum is at least 1, also when rounded. Runtimes have fast kernels
+    for exp and log, and slow ones for softplus, which serves where the type has no e^(−β).
+    """
+    if math.exp(-beta) < torch.finfo(v.dtype).tiny:
+        return torch.relu(1 - nn.functional.softplus(beta * (1 - v)) / beta)
+    return torch.clamp(torch.log(torch.exp(v * -beta) + math.exp(-beta)) * (-1 / beta), 0, 1)
 
 
 def program_of(model: nn.Module, example: Sequence[Tensor]) -> ExportedProgram:
