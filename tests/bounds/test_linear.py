@@ -184,6 +184,30 @@ def test_the_method_by_the_book_finds_the_same(seed: int) -> None:
     np.testing.assert_allclose(ours[last].lo[0], lo, rtol=1e-9)
 
 
+def test_a_library_of_others_finds_the_same() -> None:
+    """Intervals in every layer; lines in the second. From there on slopes follow the better of both, here alone."""
+    others = pytest.importorskip("bound_propagation", reason="bound-propagation is not installed")
+    factory, box = others.BoundModelFactory(adaptive_relu=True), torch.zeros(1, 4).double()
+    region, compared = others.HyperRectangle.from_eps(box, 1.0), 0
+    for seed in range(5):
+        net = dense(nn.ReLU, seed, depth=4, width=6).double()
+        (graph,) = trace(net, torch.zeros(2, 4).double()).in_mode("eval")
+        plain, ours = (bound(graph, tensors_of(net), (-1.0, 1.0), linear=linear) for linear in (False, True))
+        for depth, name in enumerate(node.name for node in graph.nodes if node.op == "aten.linear.default"):
+            theirs = factory.build(net[: 2 * depth + 1])
+            widest = theirs.ibp(region)
+            np.testing.assert_allclose(plain[name].hi[0], widest.upper[0].detach(), rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(plain[name].lo[0], widest.lower[0].detach(), rtol=1e-12, atol=1e-12)
+            if depth == 1:
+                straight = theirs.crown(region).concretize()
+                hi, lo = torch.minimum(straight.upper, widest.upper)[0], torch.maximum(straight.lower, widest.lower)[0]
+                open_ = (plain[name].lo[0] < 0) & (plain[name].hi[0] > 0)
+                np.testing.assert_allclose(ours[name].hi[0][open_], hi[open_].detach(), rtol=1e-10, atol=1e-10)
+                np.testing.assert_allclose(ours[name].lo[0][open_], lo[open_].detach(), rtol=1e-10, atol=1e-10)
+                compared += int(open_.sum())
+    assert compared > 20
+
+
 def test_mistakes() -> None:
     net = dense(nn.ReLU)
     with pytest.raises(InputError, match=r"^bounds must be 'interval' or 'linear', not 'zonotope'$"):
