@@ -102,7 +102,7 @@ _HALF = (
 )
 
 _TEXT = Recipe(
-    network="text-transformer", data=TEXT, epochs=30, batch=32, lr=2e-3, decay="cosine", lam=1e-4, quiet=1, fade=0.8,
+    network="text-transformer", data=TEXT, epochs=30, batch=32, lr=2e-3, decay="cosine", lam=7e-5, quiet=1, fade=0.8,
 )  # fmt: skip
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -63,7 +63,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         (Grid("cifar100-vgg16-bn", DENSENET), Grid("cifar100-densenet40-bn", DENSENET)),
     ),
     "text": Reproduction(
-        "A transformer on a text, over λ (beyond the paper)", (Grid("text", (0.0, 7e-5, 1e-4, 3e-5)),)
+        "A transformer on a text, over λ (beyond the paper)", (Grid("text", (0.0, 7e-5, 5e-5)),)
     ),
     "convergence": Reproduction(
         "CIFAR-10: error and size over the epochs of a long run, VGG16 without batch norm (figure 4)",

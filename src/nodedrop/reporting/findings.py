@@ -262,7 +262,8 @@ def _text(records: Sequence[Record], topic: str) -> Iterable[str]:
                 continue
             yield (
                 f"With λ = {lam_of(best.lam)}, {best.units_removed.mean:.1f} % of the feed-forward units went at a "
-                f"perplexity of {best.perplexity.mean:.3f}, where the baseline has {base:.3f}."
+                f"perplexity of {best.perplexity.mean:.3f}, where the baseline has {base:.3f}. At the best epoch of "
+                f"each it is {best.lowest.mean:.3f} and {one.baseline.lowest.mean:.3f}."
             )
     yield from _cuts(found)
     yield from _collapses(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from math import exp
+from math import exp, inf
 from statistics import mean, stdev
 from typing import Any
 
@@ -60,6 +60,11 @@ class Point:
     @property
     def perplexity(self) -> Spread:
         return self.over(lambda record: exp(record.test_loss or 0.0))
+
+    @property
+    def lowest(self) -> Spread:
+        """The perplexity of a run's best epoch, as if it had been stopped there."""
+        return self.over(lambda record: exp(min(epoch.test_loss or inf for epoch in record.epochs)))
 
     @property
     def parameters(self) -> Spread:

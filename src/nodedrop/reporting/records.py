@@ -28,6 +28,7 @@ class Epoch:
     widths: tuple[int, ...]
     train_loss: float | None
     train_error: float | None
+    test_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ def _recipe(found: Mapping[str, Any]) -> Recipe:
 def _epoch(row: Mapping[str, Any]) -> Epoch:
     return Epoch(
         int(row["epoch"]), float(row["test_error"]), int(row["units"]), int(row["parameters"]), tuple(row["widths"]),
-        row.get("train_loss"), row.get("train_error"),
+        row.get("train_loss"), row.get("train_error"), row.get("test_loss"),
     )  # fmt: skip
 
 

@@ -96,17 +96,23 @@ def cifar(setting: Setting) -> list[Table]:
 
 
 def text(setting: Setting) -> list[Table]:
-    """Perplexity and feed-forward units over λ, beside the baseline."""
+    """Perplexity and feed-forward units over λ, beside the baseline, at the end and at each run's best epoch."""
     made = []
+    beside = Column("beside the baseline, %", "+.2f")
+    columns = (LAMBDA, RUNS, Column("perplexity", ".3f"), beside, Column("at its best epoch", ".3f"), beside, *_SIZES)
     for one in setting.series:
-        base = one.baseline.perplexity.mean if one.baseline is not None else None
         rows: list[tuple[Cell, ...]] = []
         for p in all_points(one):
-            beside = None if base is None else 100 * (p.perplexity.mean / base - 1)
-            rows.append((lam_of(p.lam), p.n, p.perplexity, beside, p.units, p.units_removed, p.parameters, p.removed))
-        columns = (LAMBDA, RUNS, Column("perplexity", ".3f"), Column("beside the baseline, %", "+.2f"), *_SIZES)
+            end, best = (None, None) if one.baseline is None else (one.baseline.perplexity, one.baseline.lowest)
+            told = (p.perplexity, _beside(p.perplexity, end), p.lowest, _beside(p.lowest, best))
+            rows.append((lam_of(p.lam), p.n, *told, p.units, p.units_removed, p.parameters, p.removed))
         made.append(Table(f"{one.title} ({_plain(setting)})", columns, tuple(rows), _seeds(setting)))
     return made
+
+
+def _beside(ours: Spread, base: Spread | None) -> float | None:
+    """By how many per cent a number exceeds the baseline's."""
+    return None if base is None else 100 * (ours.mean / base.mean - 1)
 
 
 def comparison(records: Sequence[Record], by: str) -> list[Table]:
