@@ -10,7 +10,7 @@ PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --const
 
 # One torch thread per worker: more would only compete for the same cores.
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-PYTEST := $(SINGLE) $(BIN)/python -m pytest --numprocesses $(WORKERS) --durations=10
+PYTEST := $(SINGLE) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --durations=10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from typer.testing import CliRunner
+
 import nodedrop
+from nodedrop.cli.app import app
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -50,7 +53,7 @@ def test_demo_does_not_touch_a_folder_with_other_things(tmp_path: Path) -> None:
 
 def test_version_help_and_mistakes() -> None:
     assert run("--version").stdout.strip() == nodedrop.__version__
-    assert "Example" in run("demo", "--help").stdout
+    assert "Example" in CliRunner().invoke(app, ["demo", "--help"]).stdout
     wrong = run("demmo")
     assert wrong.returncode == 2
     assert "Traceback" not in wrong.stderr

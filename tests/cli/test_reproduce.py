@@ -19,9 +19,8 @@ def run(*arguments: object) -> Result:
 def test_every_run_leaves_a_record_by_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = table.Reproduction("two of its runs", (Grid("mnist", (0.0, 1e-3)),))
     monkeypatch.setitem(table.REPRODUCTIONS, "mnist-lambda", small)
-    changes = [
-        f"--set={name}={value}" for name, value in {**OWN, "network": "mnist-dense160", "width": 0.25}.items() if name != "data"
-    ]
+    own = {**OWN, "network": "mnist-dense160", "width": 0.25}
+    changes = [f"--set={name}={value}" for name, value in own.items() if name != "data"]
     where = ["--out", tmp_path / "runs", "--results", tmp_path / "results"]
     done = run("mnist-lambda", *changes, "--set", "images=80", *where, "--json")
     assert done.exit_code == 0

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 from ..bounds import bound
-from ..experiments.making import data_of, example
+from ..experiments.data import Data
+from ..experiments.making import example
 from ..experiments.recipes import Recipe, baseline, changed, domain_of, recipe
 from ..experiments.run import Run
 from ..tracing import Graph, Node, Ref, tensors_of, trace
 from .harness import Settings, document, single
+from .run import pictures
 
 RELU = {"activation": "relu"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -25,7 +27,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "MNIST Dense160, λ = 1e-4": ("mnist", {"lam": 1e-4, "epochs": 1} | RELU),
     "Transformer, dense": ("text", {"lam": 0.0, "epochs": 1}),
 }
-QUICK: dict[str, Any] = {"images": 64, "batch": 32, "width": 0.25}
+QUICK: dict[str, Any] = {"images": 64, "batch": 32, "width": 0.1}
 RECTIFIERS = ("aten.relu.default", "aten.relu_.default")
 
 
@@ -36,7 +38,8 @@ def run(settings: Settings) -> dict[str, Any]:
     for number, (title, (name, changes)) in enumerate(cases):
         settings.tell(title, number / len(cases))
         made = changed(recipe(name), {**changes, **settings.changes, **(QUICK if settings.quick else {})})
-        rows += [{"case": title, **row} for row in layers(baseline(made) if made.lam == 0 else made)]
+        made = baseline(made) if made.lam == 0 else made
+        rows += [{"case": title, **row} for row in layers(made, pictures(made, settings))]
     units = sum(row["units"] for row in rows)
     on, merged = (sum(row[name] for row in rows) for name in ("on_linear", "merged"))
     figures = [
@@ -46,9 +49,8 @@ def run(settings: Settings) -> dict[str, Any]:
     return document("active", settings, figures, layers=rows)
 
 
-def layers(made: Recipe) -> list[dict[str, Any]]:
+def layers(made: Recipe, data: Data) -> list[dict[str, Any]]:
     """A row for each ReLU of a network that was trained as the recipe says."""
-    data = data_of(made)
     with TemporaryDirectory() as folder:
         training = Run(made, Path(folder), data)
         training.open()

@@ -43,7 +43,10 @@ class Demonstration:
 
     def __init__(self, folder: Path, *, seed: int = 0, quick: bool = False) -> None:
         self.recipe = replace(QUICK if quick else RECIPE, seed=seed)
-        self._run = Run(self.recipe, folder, load("mnist"))
+        data = load("mnist")
+        if quick:
+            data = replace(data, test_images=data.test_images[:1000], test_labels=data.test_labels[:1000])
+        self._run = Run(self.recipe, folder, data)
         self._run.open()
         self._start = dict(self._run.drop.widths)
         self._curve: list[dict[str, Any]] = []
