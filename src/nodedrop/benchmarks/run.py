@@ -59,8 +59,8 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def pictures(made: Recipe, settings: Settings) -> Data:
-    """The recipe's data; for a quick look, few of them."""
-    data = load(made.data, settings.data_dir)
+    """The recipe's data, of which MNIST comes with the package; for a quick look, few of them."""
+    data = load(made.data, None if made.data == "mnist" else settings.data_dir)
     few = slice(300 if settings.quick else None)
     return replace(data, test_images=data.test_images[few], test_labels=data.test_labels[few])
 
