@@ -20,8 +20,7 @@ from ..training.atomic import reason
 from .harness import Figure, Settings, Times, document, figure, interleaved, ratio
 from .steps import images, multiply_adds, parameters
 
-NETWORK, BATCH, LIMIT = "mnist-dense320", 256, 1.7
-WIDTHS = (18, 13, 21, 28, 87)  # what a run of three epochs at λ = 1e-3 left of 32, 32, 64, 64, 128
+BATCH, LIMIT = 256, 1.7
 
 Infer = Callable[[], object]
 
@@ -35,20 +34,35 @@ class Subject:
     options: Mapping[str, Any]
 
 
+# What runs left: three epochs on MNIST at λ = 1e-3, and twelve on CIFAR-10 at λ = 1e-4 with ReLU.
+SUBJECTS = (
+    Subject("mnist-dense320", (18, 13, 21, 28, 87), {}),
+    Subject(
+        "vgg16", (16, 16, 29, 31, 59, 42, 40, 67, 46, 49, 58, 65, 76, 71), {"width": 0.25, "activation": "relu"}
+    ),
+)  # fmt: skip
+
+
 def run(settings: Settings) -> dict[str, Any]:
     """Eager, compiled and in ONNX Runtime, as far as they are there; what is missing is said."""
     torch.manual_seed(0)
-    subject = Subject(NETWORK, WIDTHS, {}) if settings.record is None else read(settings.record)
+    subjects = SUBJECTS if settings.record is None else (read(settings.record),)
+    figures: list[Figure] = []
+    missing: dict[str, str] = {}
+    rows = [compared(subject, settings, figures, missing) for subject in subjects[: 1 if settings.quick else None]]
+    return document("inference", settings, figures, networks=rows, missing=missing)
+
+
+def compared(subject: Subject, settings: Settings, figures: list[Figure], missing: dict[str, str]) -> dict[str, Any]:
+    """Both sides of one network."""
     models = {"dense": build(subject.network, **subject.options), "compact": cut(subject)}
     batch = images(subject.network, 8 if settings.quick else BATCH)
     for model in models.values():
         model.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     adds = {side: multiply_adds(model, batch) for side, model in models.items()}
-    figures: list[Figure] = []
     times: dict[str, Times] = {}
-    missing: dict[str, str] = {}
     for number, (name, prepare) in enumerate(ENGINES.items()):
-        settings.tell(name, number / len(ENGINES))
+        settings.tell(f"{subject.network}, {name}", number / len(ENGINES))
         if name == "torch.compile" and settings.quick:
             missing[name] = "left out, since compiling takes longer than a quick look may"
             continue
@@ -59,12 +73,11 @@ def run(settings: Settings) -> dict[str, Any]:
         except Unavailable as error:
             missing[name] = str(error)
             continue
-        figures += beside(f"{name}, batch {len(batch)}", times[name], adds["compact"] / adds["dense"])
-    details = {
-        "network": subject.network, "widths": list(subject.widths), "multiply_adds": adds, "missing": missing,
-        "parameters": {side: parameters(model) for side, model in models.items()},
-    }  # fmt: skip
-    return document("inference", settings, figures, **details, seconds=times)
+        title = f"{subject.network}, {name}, batch {len(batch)}"
+        figures += beside(title, times[name], adds["compact"] / adds["dense"])
+    counts = {side: parameters(model) for side, model in models.items()}
+    made = {"network": subject.network, "options": dict(subject.options), "widths": list(subject.widths)}
+    return {**made, "multiply_adds": adds, "parameters": counts, "seconds": times}
 
 
 def beside(title: str, times: Times, share: float) -> list[Figure]:

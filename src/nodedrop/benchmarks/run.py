@@ -32,7 +32,9 @@ class Case:
 
 CASES = {
     "MNIST Dense320": Case("mnist", {"network": "mnist-dense320", "lam": 1e-3, "epochs": 5}, 0.4, 0.2),
-    "CIFAR-10 VGG16 without batch norm, a quarter of its width": Case("cifar10-vgg16", {"lam": 1e-5}, 0.5, 1.0),
+    "CIFAR-10 VGG16 without batch norm, a quarter of its width": Case(
+        "cifar10-vgg16", {"lam": 1e-4, "activation": "relu", "quiet": 1, "fade": 0.5}, 0.5, 1.0
+    ),
 }
 QUICK: dict[str, Any] = {"images": 300, "epochs": 2, "batch": 50, "least": 2, "width": 0.125}
 

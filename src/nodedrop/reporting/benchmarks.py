@@ -139,16 +139,18 @@ def _analysis(record: Record) -> Iterator[Table]:
 
 
 def _inference(record: Record) -> Iterator[Table]:
-    counts, adds = record["parameters"], record["multiply_adds"]
-    engines = record["seconds"]
-    rows = tuple(
-        (side, counts[side], adds[side], *(1e3 * statistics.median(times[side]) for times in engines.values()))
-        for side in counts
-    )
-    heads = (Column("network"), Column("parameters", ",.0f"), Column("multiply-adds", ",.0f"))
-    note = f"{record['network']} cut to widths {', '.join(map(str, record['widths']))}."
-    columns = (*heads, *(Column(f"{engine}, ms", ".2f") for engine in engines))
-    yield Table("Inference of a batch", columns, rows, (note,))
+    for row in record["networks"]:
+        counts, adds, engines = row["parameters"], row["multiply_adds"], row["seconds"]
+        sides = tuple(
+            (side, counts[side], adds[side], *(1e3 * statistics.median(times[side]) for times in engines.values()))
+            for side in counts
+        )
+        heads = (Column("network"), Column("parameters", ",.0f"), Column("multiply-adds", ",.0f"))
+        width = row["options"].get("width", 1.0)
+        name = f"{row['network']} at width {width:g}" if width != 1 else row["network"]
+        note = f"Cut to widths {', '.join(map(str, row['widths']))}."
+        columns = (*heads, *(Column(f"{engine}, ms", ".2f") for engine in engines))
+        yield Table(f"Inference of a batch by {name}", columns, sides, (note,))
 
 
 def _growth(record: Record) -> Iterator[Table]:
