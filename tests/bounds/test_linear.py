@@ -184,11 +184,13 @@ def test_the_method_by_the_book_finds_the_same(seed: int) -> None:
     np.testing.assert_allclose(ours[last].lo[0], lo, rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # which the library still uses
 def test_a_library_of_others_finds_the_same() -> None:
     """Intervals in every layer; lines in the second. From there on slopes follow the better of both, here alone."""
-    others = pytest.importorskip("bound_propagation", reason="bound-propagation is not installed")
-    factory, box = others.BoundModelFactory(adaptive_relu=True), torch.zeros(1, 4).double()
-    region, compared = others.HyperRectangle.from_eps(box, 1.0), 0
+    from bound_propagation import BoundModelFactory, HyperRectangle
+
+    factory, compared = BoundModelFactory(adaptive_relu=True), 0
+    region = HyperRectangle.from_eps(torch.zeros(1, 4).double(), 1.0)
     for seed in range(5):
         net = dense(nn.ReLU, seed, depth=4, width=6).double()
         (graph,) = trace(net, torch.zeros(2, 4).double()).in_mode("eval")

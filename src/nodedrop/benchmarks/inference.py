@@ -96,6 +96,7 @@ def read(path: Path) -> Subject:
         record = json.loads(path.read_text(encoding="utf-8"))
         recipe, widths = record["recipe"], tuple(record["widths"].values())
         options = {name: recipe[name] for name in ("width", "batch_norm")}
+        options |= {"activation": recipe["activation"]} if recipe.get("activation") else {}
         return Subject(recipe["network"], widths, options)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"'{path}' is no result of a run: {reason(error)}; give its result.json") from None
