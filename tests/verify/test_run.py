@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import warnings
@@ -16,6 +17,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from tests.verify import target
 from tests.verify.forging import Lines, mended, read, write
+from tests.zoo import ZOO, Entry
 from torch import nn
 from typer.testing import CliRunner
 
@@ -66,6 +68,97 @@ def test_what_reads_a_layer_norm_is_proved_by_the_length_of_its_rows(tmp_path: P
         drop.drop()
     verdict = verify_run(network(), model, torch.zeros(4, 16), tmp_path / "ledger.jsonl")
     assert (verdict.status, verdict.units) == ("proved", 4), verdict
+
+
+def cut_at_random(entry: Entry, folder: Path, seed: int) -> Verdict:
+    """Three cuts of a network of the zoo whose weights move, each after some biases were pushed far down."""
+    torch.manual_seed(0)
+    model = entry.build()
+    first, inputs = copy.deepcopy(model), entry.inputs(torch.Generator().manual_seed(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some layers die as a whole
+        _push_down(model, inputs, entry.domain, folder / "ledger.jsonl", torch.Generator().manual_seed(seed))
+    return verify_run(first, model, inputs, folder / "ledger.jsonl", entry.domain)
+
+
+def _push_down(model: nn.Module, inputs: Any, domain: Any, ledger: Path, generator: torch.Generator) -> None:
+    drop = nd.NodeDrop(model, None, inputs, domain=domain, ledger=ledger, on_collapse="keep", batch_size=8)
+    for _ in range(3):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter += 0.01 * torch.randn(parameter.shape, generator=generator)
+                if name.endswith("bias"):
+                    parameter[torch.rand(parameter.shape, generator=generator) < 0.25] = -300.0
+        drop.drop()
+
+
+GROUPS = ("grouped", "transposed_grouped", "depthwise_multiplier", "mobilenet_v2")
+OTHERS = ("gru_head", "lstm_tokens", "pools", "slice_write", "siamese", "instance_norm", "gpt")
+
+
+@pytest.mark.parametrize("name", [*GROUPS, *OTHERS])
+def test_every_cut_of_any_network_is_proved(name: str, tmp_path: Path) -> None:
+    verdict = cut_at_random(ZOO[name], tmp_path, 1)
+    assert verdict.status == "proved", verdict
+    cuts = [line for line in read(tmp_path / "ledger.jsonl") if line["line"] == "cut"]
+    assert len(cuts) >= 2
+    assert verdict.units >= 3
+
+
+def _swap(cut: dict[str, Any], kept: dict[str, Any], item: dict[str, Any]) -> None:
+    """A group loses another channel than the one that is dead."""
+    stays = next(k for k in range(item["size"]) if k not in item["removed"])
+    gone = next(k for k in item["removed"] if k < item["size"])
+    item["removed"] = sorted({*item["removed"], stays} - {gone})
+    item["original"] = list(item["removed"])
+
+
+def _fewer(cut: dict[str, Any], kept: dict[str, Any], item: dict[str, Any]) -> None:
+    cut["groups"][item["tensor"]] = item["blocks"] - 1
+
+
+def _unlike(cut: dict[str, Any], kept: dict[str, Any], item: dict[str, Any]) -> None:
+    """One group keeps more than the others."""
+    item["removed"], item["original"] = item["removed"][1:], item["original"][1:]
+
+
+def _alive(cut: dict[str, Any], kept: dict[str, Any], item: dict[str, Any]) -> None:
+    for name, value in kept.items():
+        if name.endswith("conv1.bias"):
+            value += 900.0
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, nn.Module, Path]:
+    folder = tmp_path_factory.mktemp("groups")
+    model = ZOO["grouped"].build()
+    first = copy.deepcopy(model)
+    with torch.no_grad():
+        model.conv1.bias[[1, 6, 11]] = -900.0
+    nd.NodeDrop(model, None, torch.rand(2, 3, 6, 6), ledger=folder / "ledger.jsonl").drop()
+    return first, model, folder
+
+
+@pytest.mark.parametrize("forge", [None, _swap, _fewer, _unlike, _alive])
+def test_forged_cuts_of_groups_are_rejected(
+    groups: tuple[nn.Module, nn.Module, Path], tmp_path: Path, forge: Callable[..., None] | None
+) -> None:
+    first, last, source = groups
+    folder = tmp_path / "run"
+    shutil.copytree(source, folder)
+    lines = read(folder / "ledger.jsonl")
+    cut = lines[1]
+    item = next(item for item in cut["tensors"] if item["blocks"] > 1)
+    assert item["removed"] == [1, 6, 11]
+    path = folder / cut["witness"]["file"]
+    kept = {name: value.copy() for name, value in load_file(path).items()}
+    if forge is not None:
+        forge(cut, kept, item)
+    save_file(kept, path)
+    cut["witness"]["sha256"] = sha256(path.read_bytes()).hexdigest()
+    write(folder / "ledger.jsonl", mended(lines))
+    verdict = verify_run(first, last, torch.rand(2, 3, 6, 6), folder / "ledger.jsonl")
+    assert (verdict.status == "proved") == (forge is None), verdict
 
 
 def test_a_killed_run_ends_with_the_same_ledger(run: Path, tmp_path: Path) -> None:

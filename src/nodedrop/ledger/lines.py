@@ -82,11 +82,14 @@ def _input(name: str, node: Node, box: Interval) -> dict[str, Any]:
 
 
 def _end(values: Tensor) -> Any:
-    """One number, or nested lists of them; null where there is no bound."""
-    if values.numel() == 1:
-        number = float(values)
-        return number if isfinite(number) else None
-    return [_end(part) for part in values]
+    """One number, or nested lists that broadcast against the input; null where there is no bound."""
+    return _finite(float(values) if values.numel() == 1 else values.tolist())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return value if isfinite(value) else None
 
 
 def gone(cut: Cut) -> list[int]:

@@ -16,7 +16,7 @@ MOVES = frozenset(
     for form, names in {
         "default": "view reshape _unsafe_view squeeze unsqueeze view_copy reshape_as view_as clone contiguous detach "
         "alias lift_fresh_copy permute t mT numpy_T expand expand_as repeat tile narrow flip roll diagonal chunk "
-        "split_with_sizes channel_shuffle pixel_shuffle pixel_unshuffle cat stack concat",
+        "split_with_sizes channel_shuffle pixel_shuffle pixel_unshuffle cat stack concat slice_scatter select_scatter",
         "using_ints": "flatten",
         "int": "unflatten transpose select unbind movedim",
         "dim": "squeeze",
@@ -107,7 +107,7 @@ def dense(kernel: Array, groups: int, turned: bool) -> Array:
     flat = flat.swapaxes(1, 2) if turned else flat
     if groups == 1:
         return np.asarray(flat[0])
-    wide = np.zeros((groups, flat.shape[1], groups, *flat.shape[2:]))
+    wide = np.zeros((groups, flat.shape[1], groups, *flat.shape[2:]), kernel.dtype)
     for g in range(groups):
         wide[g, :, g] = flat[g]
     return wide.reshape(groups * flat.shape[1], groups * flat.shape[2], -1)

@@ -63,6 +63,8 @@ def is_padded(call: Call, a: Args) -> bool:
 
 
 def axes_of(a: Args, rank: int) -> tuple[int, ...]:
-    """The axes that an operator works along, all if none are given."""
+    """The axes that an operator works along, all if none are given; padding counts them from the last one."""
+    if "pad" in a:
+        return tuple(sorted({rank - 1 - k // 2 for k, n in enumerate(a["pad"]) if n}))
     given = a.get("dim")
     return tuple(range(rank)) if given is None or given == [] else tuple(int(d) % rank for d in np.atleast_1d(given))

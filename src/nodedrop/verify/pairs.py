@@ -19,7 +19,7 @@ Keep = tuple[Array, ...]
 
 _PLAIN = """relu_ hardtanh clamp clamp_min clamp_max threshold threshold_ leaky_relu elu nodedrop.soft_clamped_relu neg
     abs maximum minimum rsqrt log softplus mish selu dropout feature_dropout native_dropout _to_copy"""
-_FORMS = "where.self masked_fill.Scalar pow.Tensor_Scalar to.dtype to.dtype_layout to.device"
+_FORMS = "where.self masked_fill.Scalar fill.Tensor fill.Scalar pow.Tensor_Scalar to.dtype to.dtype_layout to.device"
 _PAIRWISE = "add sub mul div rsub add_ mul_"
 _CURVED = "gelu silu leaky_relu elu selu celu mish tanh sigmoid softplus prelu"
 EACH = frozenset(
@@ -40,10 +40,12 @@ CURVES = frozenset(f"{name}.default" for name in _CURVED.split())
 PRODUCTS = {"linear.default": ("input", "weight", "bias"), "addmm.default": ("mat1", "mat2", "self"),
             "matmul.default": ("self", "other", ""), "mm.default": ("self", "mat2", ""),
             "bmm.default": ("self", "mat2", "")}  # fmt: skip
-ALONG = re.compile(r"(native_)?layer_norm|(_fused_)?rms_norm|_?(safe_)?softmax|mean|sum|amax|amin")
+ALONG = re.compile(r"(native_)?layer_norm|(_fused_)?rms_norm|_?(safe_)?softmax|mean|sum|amax|amin|pad|constant_pad_nd")
+RECURRENT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
 REDUCTIONS = ("mean", "sum", "amax", "amin")
 PER_CHANNEL = re.compile(r"prelu|\w*batch_norm\w*|instance_norm|\w*_pool\dd\w*|upsample_\w+")
 KINDS = ("dead", "constant", "unread")
+INNER = -1  # in place of axis 1, in hints of what groups of a convolution share: there group · size + index is counted
 
 
 class NotProved(Exception):

@@ -172,6 +172,19 @@ def _div(call: Call, a: Args) -> Value:
     return call.ends(np.where(sound, lo, -INF), np.where(sound, hi, INF), 2)
 
 
+@rule("abs.default")
+def _abs(call: Call, a: Args) -> Value:
+    x = a["self"]
+    return Value(np.maximum(np.maximum(x.lo, -x.hi), 0), x.size, call.shape)
+
+
+@rule("fill.Tensor", "fill.Scalar", "zeros.default", "ones.default", "full.default")
+def _fill(call: Call, a: Args) -> Value:
+    value = call.value(a.get("value", a.get("fill_value", float(call.op == "ones.default"))))
+    shape = (1,) * len(call.shape)
+    return Value(value.lo.reshape(shape), value.hi.reshape(shape), call.shape)
+
+
 @rule("neg.default")
 def _neg(call: Call, a: Args) -> Value:
     lo = -a["self"].hi

@@ -132,8 +132,11 @@ def _converted(exported: Any, module: nn.Module) -> Program:
     signature = exported.graph_signature
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     changing = {spec.target for spec in signature.output_specs if spec.kind is OutputKind.BUFFER_MUTATION}
-    tensors = dict(exported.constants) | dict(module.named_buffers(remove_duplicate=False))
-    tensors |= dict(module.named_parameters(remove_duplicate=False))
+    own = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    first = {id(tensor): name for name, tensor in tensors.items()}
+    names = {name: first[id(tensor)] for name, tensor in own}  # a tensor that is used twice has one name here
+    constants = {name: tensor for name, tensor in exported.constants.items() if name not in names}
     steps: list[Step] = []
     places: dict[str, int] = {}
 
@@ -154,7 +157,8 @@ def _converted(exported: Any, module: nn.Module) -> Program:
             spec = specs[node.name]
             leaf = "tensor" if spec.kind in LEAVES else "input"
             leaf = "changing" if leaf == "tensor" and spec.target in changing else leaf
-            step = Step(leaf, {"name": spec.target if leaf != "input" else node.name}, results)
+            name = names.get(spec.target, spec.target) if leaf != "input" else node.name
+            step = Step(leaf, {"name": name}, results)
         else:
             op, args = _named(node)
             step = Step(op, resolved(args), results, node.target, str(node.meta.get("stack_trace") or "")[-300:])
@@ -164,7 +168,7 @@ def _converted(exported: Any, module: nn.Module) -> Program:
     outputs = [spec.arg for spec in signature.output_specs if spec.kind in kinds]
     found = [places[arg.name] if arg.name in places else repr(arg) for arg in outputs]
     tensorial = tuple(place for place in found if isinstance(place, int))
-    return Program(tuple(steps), tensorial, tensors, tuple(map(str, found)))
+    return Program(tuple(steps), tensorial, tensors | constants, tuple(map(str, found)))
 
 
 def _named(node: torch.fx.Node) -> tuple[str, dict[str, Any]]:

@@ -23,8 +23,10 @@ from .interval import INF, Array, Value, known, unbounded
 from .pairs import (
     ALONG,
     EACH,
+    INNER,
     PER_CHANNEL,
     PRODUCTS,
+    RECURRENT,
     REDUCTIONS,
     Assumptions,
     Findings,
@@ -99,6 +101,8 @@ class Walk:
         """A second result: a mask of the first one's shape, or statistics per channel; nothing is known of others."""
         if shape == main.value.shape:
             return Pair(unbounded(shape), main.keep)
+        if a.op in RECURRENT:
+            return Pair(unbounded(shape), tuple(np.arange(n) for n in shape))
         channels = "batch_norm" in a.op and shape == main.value.shape[1:2]
         return Pair(unbounded(shape), main.keep[1:2] if channels else tuple(np.zeros(0, int) for _ in shape))
 
@@ -135,10 +139,12 @@ class Walk:
             return pair
         if pair.leaf.stated:
             given = self.hints.get(pair.leaf.name, {})
+            if INNER in given:
+                raise NotProved(f"{self.place} reads '{pair.leaf.name}', of whose groups different parts were removed")
             keep = tuple(given.get(d, np.arange(n)) for d, n in enumerate(pair.value.shape))
             return self.settled(replace(pair, keep=keep, leaf=None), wanted)
         leaf, sizes = pair.leaf, pair.leaf.before.shape
-        axes = {**self.hints.get(leaf.name, {}), **(wanted or {})}
+        axes = {d: keep for d, keep in self.hints.get(leaf.name, {}).items() if d != INNER} | dict(wanted or {})
         axes |= {d: np.arange(n) for d, n in enumerate(sizes) if d not in axes and n == leaf.after.shape[d]}
         loose = [d for d in range(len(sizes)) if d not in axes]
         if len(loose) == 1:
@@ -167,6 +173,8 @@ class Walk:
         name = a.op.split(".")[0]
         if a.op in PRODUCTS:
             return self.product(a, b, pairs)
+        if a.op in RECURRENT:
+            return self.recurrent(a, b, pairs)
         if "conv" in a.op and a.op in RULES:
             return self.convolution(a, b, pairs)
         self.same(a, b)
@@ -228,6 +236,8 @@ class Walk:
             others = {word: self.settled(pair) for word, pair in pairs.items() if word != first}
             for pair in others.values():
                 self.require(pair)
+            if "pad" in name:
+                keep = tuple(np.arange(shape[d]) if d in axes else k for d, k in enumerate(keep))
             if name in REDUCTIONS:
                 kept = [np.arange(1) if d in axes else k for d, k in enumerate(keep)]
                 keep = tuple(k for d, k in enumerate(kept) if a.args.get("keepdim") or d not in axes)
@@ -262,6 +272,27 @@ class Walk:
             self.absorb(x, len(x.keep) - 1, idle, None, None, y.keep[outer])
         return found, (*x.keep[:-1], y.keep[outer])
 
+    def recurrent(self, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
+        """An LSTM or GRU may have lost inputs, of which its first layer's weights must know; all else is whole."""
+        self.same(a, b)
+        x, params = self.settled(pairs["input"]), refs(a.args["params"])
+        rank, each = len(x.keep), 4 if a.args["has_biases"] else 2
+        directions = 2 if a.args["bidirectional"] else 1
+        if len(params) != each * directions * int(a.args["num_layers"]):
+            return self.untouched(a, b, pairs)
+        readers = [params[k * each] for k in range(directions)]
+        idle: Array = np.ones(x.value.shape[-1], bool)
+        for place in refs(a.args):
+            if place in readers:
+                w = self.settled(self.values[place][0], {1: x.keep[-1]})
+                self.require(w, [0])
+                idle &= w.value.rows is None and np.broadcast_to(w.value.zero, w.value.shape).all(0)
+            elif place != a.args["input"].place:
+                self.require(self.settled(self.values[place][0]))
+        self.require(x, range(rank - 1))
+        self.absorb(x, rank - 1, idle, None, None, np.zeros(0, int))
+        return {**pairs, "input": x}, tuple(np.arange(n) for n in a.results[0][0])  # type: ignore[index]
+
     def convolution(self, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
         """As a linear layer over channels, with the kernels of all groups written into one."""
         call = self.call(a)
@@ -275,8 +306,9 @@ class Walk:
         if w.leaf.stated:
             return self.stated(a, x, w, bias, turned)
         old, new = (dense(t, s.args["groups"], turned) for t, s in ((w.leaf.before, a), (w.leaf.after, b)))
-        rows = self.hints.get(w.leaf.name, {}).get(int(turned))
-        if turned and rows is not None:  # the same units of every group
+        given = self.hints.get(w.leaf.name, {})
+        rows = given.get(INNER, given.get(1)) if turned else given.get(0)
+        if turned and rows is not None and INNER not in given:  # the same units of every group
             rows = (np.arange(a.args["groups"])[:, None] * w.leaf.before.shape[1] + rows).reshape(-1)
             rows = rows if a.args["groups"] == b.args["groups"] else None
         rows = matched_units(old[:, left], new, None if bias is None else bias.leaf) if rows is None else rows
@@ -288,14 +320,17 @@ class Walk:
         return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
 
     def stated(self, a: Step, x: Pair, w: Pair, bias: Pair | None, turned: bool) -> tuple[Pairs, Keep]:
-        """A convolution of which only the removed units are known."""
-        keep = self.settled(w).keep
-        groups, rows = int(a.args["groups"]), keep[int(turned)]
-        if groups == 1:
-            self.settled(replace(w, keep=keep, leaf=None), {int(not turned): x.keep[1]})
-        elif turned or not whole(keep[1], w.value.shape[1]):
-            raise NotProved(f"{self.place} is a convolution in groups, of which parts were removed")
-        settled = self.absorb(x, 1, np.zeros(x.value.shape[1], bool), None, bias, rows)
+        """A convolution of which only a part is known, at most."""
+        groups, shape = int(a.args["groups"]), w.value.shape
+        given = self.hints.get(w.leaf.name, {})  # type: ignore[union-attr]
+        outer = given.get(0, np.arange(shape[0]))
+        inner = given.get(INNER if groups > 1 else 1, np.arange(groups * shape[1]))
+        rows, read = (inner, outer) if turned else (outer, inner)
+        if not np.array_equal(read, x.keep[1]):
+            raise NotProved(f"{self.place}: values that meet have lost different elements")
+        used = np.ones(shape, bool) if w.value.rows is not None else ~np.broadcast_to(w.value.zero, shape)
+        idle = np.asarray(~dense(used, groups, turned)[rows].any((0, 2)))
+        settled = self.absorb(x, 1, idle, None, bias, rows)
         found = {"input": x, "weight": w, **({} if bias is None else {"bias": settled})}
         return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
 
@@ -341,7 +376,8 @@ class Walk:
     def bounded(self, a: Step, pairs: Mapping[str, Pair]) -> Value:
         """The interval of a call's first result."""
         call = self.call(a)
-        if a.op not in RULES or any(isinstance(v, list) and refs(v) for v in a.args.values()):
+        listed = any(isinstance(v, list) and refs(v) for v in a.args.values())
+        if a.op not in RULES or (listed and a.op not in RECURRENT):
             return unbounded(call.shape)
         args = {n: pairs[n].value if n in pairs else v for n, v in a.args.items()}
         if any(p.value.rows is not None and (n != "weight" or len(p.value.shape) < 2) for n, p in pairs.items()):

@@ -20,12 +20,11 @@ from torch import nn
 
 from .check import Verdict, agreed_terms, boxes_of, growth_of, merged
 from .claims import Ledger, Refuted, read_ledger, require_accounted, require_units, tensors_of
-from .interval import Array, Value, known
+from .interval import Value, known
+from .left import Left, groups_read
 from .pairs import Assumptions, Findings, NotProved
 from .program import CannotRead, Program, read
 from .relation import relate
-
-Alive = dict[tuple[str, int], list[int]]
 
 
 def verify_run(model: nn.Module, after: nn.Module, example_inputs: Any, ledger: Path, domain: Any = None) -> Verdict:
@@ -38,21 +37,20 @@ def verify_run(model: nn.Module, after: nn.Module, example_inputs: Any, ledger: 
         boxes, said = boxes_of(example_inputs, domain, stated)
         given = Assumptions(boxes, growth_of(example_inputs, batch_size), dtype)
         sizes = {name: list(tensor.shape) for name, tensor in tensors_of(model).items()}
-        alive = _first(sizes, stated)
+        if sizes != {name: item["shape"] for name, item in stated.header["tensors"].items()}:
+            raise Refuted("the model has other tensors, or other widths, than the one that the ledger begins with")
         programs = [read(model, example_inputs, mode) for mode in modes]
+        first = left = Left.all(sizes, groups_read(programs[0]))
         for cut, units in stated.cuts:
             require_accounted(cut, units)
-            hints = _follow(cut, alive, sizes)
-            facts = _witness(ledger.parent, cut, alive, sizes)
-            _check(cut, units, programs, Assumptions(boxes, given.growth, dtype, facts), hints, stated)
-            _shrink(cut, alive)
-        _require_end(stated, after, alive)
+            rest = left.without(cut)
+            facts = _witness(ledger.parent, cut, left)
+            _check(cut, units, programs, Assumptions(boxes, given.growth, dtype, facts), left.hints(rest), stated)
+            left = rest
+        _require_end(stated, after, left)
         for mode, program in zip(modes, programs, strict=True):
-            whole = replace(program, tensors=_embedded(program, after, alive))
-            hints = {name: {} for name, _ in alive}
-            for (name, axis), indices in alive.items():
-                hints[name][axis] = np.array(indices, int)
-            relate(whole, read(after, example_inputs, mode), given, hints)
+            whole = replace(program, tensors=_embedded(program, after, left))
+            relate(whole, read(after, example_inputs, mode), given, first.hints(left))
     except Refuted as error:
         return Verdict("refuted", str(error), modes, said)
     except (NotProved, CannotRead) as error:
@@ -64,32 +62,7 @@ def verify_run(model: nn.Module, after: nn.Module, example_inputs: Any, ledger: 
     return Verdict("proved", reason, modes, said, count)
 
 
-def _first(shapes: Mapping[str, list[int]], stated: Ledger) -> Alive:
-    """All indices of all axes, if the model has the tensors that the ledger begins with."""
-    there = {name: item["shape"] for name, item in stated.header["tensors"].items()}
-    if shapes != there:
-        raise Refuted("the model has other tensors, or other widths, than the one that the ledger begins with")
-    return {(name, axis): list(range(n)) for name, shape in shapes.items() for axis, n in enumerate(shape)}
-
-
-def _follow(cut: Mapping[str, Any], alive: Alive, sizes: Mapping[str, list[int]]) -> dict[str, dict[int, Array]]:
-    """What a cut leaves along each axis, by first indices; its own must be those that are left by now."""
-    hints: dict[str, dict[int, Array]] = {}
-    for item in cut["tensors"]:
-        place = (item["tensor"], item["axis"])
-        if item["blocks"] != 1:
-            raise NotProved(f"cut {cut['cut']} removes parts of a convolution in groups, block by block")
-        width = len(alive.get(place, ()))
-        if width != item["size"] or not all(0 <= k < width for k in item["removed"]):
-            raise Refuted(f"cut {cut['cut']} is of another width than the cuts before it left")
-        if item["original"] != [alive[place][k] for k in item["removed"]]:
-            raise Refuted(f"cut {cut['cut']} states other first indices than the cuts before it left")
-        size = sizes[item["tensor"]][item["axis"]]
-        hints.setdefault(item["tensor"], {})[item["axis"]] = np.setdiff1d(np.arange(size), item["original"])
-    return hints
-
-
-def _witness(folder: Path, cut: Mapping[str, Any], alive: Alive, shapes: Mapping[str, list[int]]) -> dict[str, Value]:
+def _witness(folder: Path, cut: Mapping[str, Any], left: Left) -> dict[str, Value]:
     """What a cut kept, at the places of the first widths; 0 where something was removed before."""
     from safetensors.numpy import load
 
@@ -106,21 +79,21 @@ def _witness(folder: Path, cut: Mapping[str, Any], alive: Alive, shapes: Mapping
     for key, array in load(content).items():
         kind, _, name = key.partition("/")
         axis, _, name = name.partition("/") if kind == "removed" else ("", "", name)
-        places = [alive.get((name, d), []) for d in range(array.ndim)]
-        if kind == "removed":
-            if axis != "0":
-                continue  # columns: they make the cut reversible, no proof reads them
-            places[0] = gone.get((name, 0), [])
-        if name not in shapes or [len(p) for p in places] != list(array.shape):
+        if axis not in ("", "0"):
+            continue  # columns: they make the cut reversible, no proof reads them
+        lost = gone.get((name, 0), []) if axis else None
+        places = left.places(name, lost) if name in left.shapes else ()
+        if name not in left.shapes or np.broadcast_shapes(*(p.shape for p in places)) != array.shape:
             raise Refuted(f"'{kept['file']}' does not fit cut {cut['cut']}: '{name}' has shape {array.shape}")
-        rows = kind == "removed" and array.ndim > 1
-        shape = [len(places[0]), *shapes[name][1:]] if rows else shapes[name]
-        wide = np.full(shape, np.nan if kind == "removed" and not rows else 0.0)
-        spots = [np.arange(len(places[0])), *places[1:]] if rows else places
-        wide[np.ix_(*map(np.array, spots))] = array
-        found[name] = known(wide)
-        if rows:
-            found[name] = Value(wide, wide, tuple(shapes[name]), rows=np.array(places[0], int))
+        if lost is None or array.ndim == 1:
+            wide = np.full(left.shapes[name], 0.0 if lost is None else np.nan)
+            wide[places] = array
+            found[name] = known(wide)
+        else:
+            wide = np.zeros((len(lost), *left.shapes[name][1:]))
+            spots = (np.arange(len(lost)).reshape(places[0].shape), *places[1:])
+            wide[spots] = array
+            found[name] = Value(wide, wide, tuple(left.shapes[name]), rows=np.array(lost, int))
     return found
 
 
@@ -135,40 +108,28 @@ def _check(
     findings = Findings()
     try:
         for program in programs:
-            findings = merged(findings, relate(program, program, given, hints))
+            fixed = {n: t for n, t in program.tensors.items() if n not in stated.header["tensors"]}  # part of the code
+            facts = {**{n: known(t.double().numpy()) for n, t in fixed.items()}, **(given.known or {})}
+            findings = merged(findings, relate(program, program, replace(given, known=facts), hints))
     except NotProved as error:
         raise NotProved(f"cut {cut['cut']} at step {cut['step']}: {error}") from None
     moved = [{**u, "with": {k: [first[k][i] for i in v] for k, v in u["with"].items()}} for u in units]
     require_units(tuple(moved), findings, stated.header, run=True)
 
 
-def _shrink(cut: Mapping[str, Any], alive: Alive) -> None:
-    for item in cut["tensors"]:
-        gone = set(item["removed"])
-        place = (item["tensor"], item["axis"])
-        alive[place] = [index for k, index in enumerate(alive[place]) if k not in gone]
-
-
-def _require_end(stated: Ledger, after: nn.Module, alive: Alive) -> None:
+def _require_end(stated: Ledger, after: nn.Module, left: Left) -> None:
     """The model at the end has the widths that the cuts left."""
     for name, tensor in tensors_of(after).items():
-        left = [len(alive.get((name, d), ())) for d in range(tensor.dim())]
-        if name not in stated.header["tensors"] or left != list(tensor.shape):
-            raise Refuted(f"'{name}' of the model at the end has shape {tuple(tensor.shape)}, the cuts left {left}")
+        there = left.shape(name) if name in stated.header["tensors"] else None
+        if there != tuple(tensor.shape):
+            raise Refuted(f"'{name}' of the model at the end has shape {tuple(tensor.shape)}, the cuts left {there}")
 
 
-def _embedded(program: Program, after: nn.Module, alive: Alive) -> dict[str, torch.Tensor]:
+def _embedded(program: Program, after: nn.Module, left: Left) -> dict[str, torch.Tensor]:
     """The last tensors at the places of the first widths, 0 elsewhere."""
     found = dict(program.tensors)
-    names = {id(t): name for name, t in tensors_of(after).items()}
-    every = [*after.named_parameters(remove_duplicate=False), *after.named_buffers(remove_duplicate=False)]
-    for name, tensor in every:
-        first, old = names[id(tensor)], program.tensors[name]
-        wide = torch.zeros(old.shape, dtype=tensor.dtype)
-        places = [torch.tensor(alive[first, d]) for d in range(tensor.dim())]
-        if places:
-            wide[tuple(torch.meshgrid(*places, indexing="ij"))] = tensor.detach().cpu()
-        else:
-            wide.copy_(tensor.detach())
+    for name, tensor in tensors_of(after).items():
+        wide = torch.zeros(program.tensors[name].shape, dtype=tensor.dtype)
+        wide[tuple(map(torch.from_numpy, left.places(name)))] = tensor.detach().cpu()
         found[name] = wide
     return found

@@ -109,8 +109,13 @@ def _conv(call: Call, a: Args) -> Value:
         return unbounded(call.shape)
     flat = x.hull((0, *range(2, rank)), zero=is_padded(call, a)).full(1)
     rows = Value(flat.lo.reshape(1, -1), flat.hi.reshape(1, -1), ())
-    if w.rows is not None and groups > 1:
-        return unbounded(call.shape)
+    if w.rows is not None and groups > 1:  # the rows that are known, written out over the inputs of all groups
+        if is_transposed(call, a):
+            return unbounded(call.shape)
+        wide = np.zeros((len(w.rows), groups, *w.shape[1:]))
+        wide[np.arange(len(w.rows)), w.rows // (w.shape[0] // groups)] = w.lo
+        wide = wide.reshape(len(w.rows), -1, *w.shape[2:])
+        w, groups = replace(w, lo=wide, hi=wide, shape=(w.shape[0], *wide.shape[1:])), 1
     if is_transposed(call, a):
         kernel = w.full(*range(rank)).lo
         grouped = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:]).swapaxes(1, 2)
@@ -148,7 +153,8 @@ def _batch_norm(call: Call, a: Args) -> Value:
     shape, growth = (1, -1, *(1,) * (rank - 2)), 1 + gamma(ROUNDINGS, call.arithmetic.u)
     if call.op == "instance_norm.default":
         count = prod(call.shape[2:])
-        half = np.sqrt(max(count - 1, 0) + _noise(call, x, epsilon) ** 2) * growth
+        noise = _noise(call, x, epsilon, (0, *range(2, rank)))
+        half = np.sqrt(max(count - 1, 0) + noise**2) * growth
         return _affine(call, half, a["weight"], a["bias"], shape) if a["use_input_stats"] else unbounded(call.shape)
     if a.get("training", False):
         axes = (0, *range(2, rank))
@@ -232,6 +238,17 @@ def _total(call: Call, a: Args) -> Value:
     return call.arithmetic.open(lo, hi, call.shape, size)
 
 
+@rule("pad.default", "constant_pad_nd.default")
+def _pad(call: Call, a: Args) -> Value:
+    """What is there, and the constant; other ways of padding repeat what is there."""
+    x: Value = a["self"]
+    axes, fill = axes_of(a, len(call.shape)), call.value(a["value"] or 0.0)
+    flat = x.hull(axes)
+    if not axes or a.get("mode", "constant") != "constant":
+        return replace(flat, shape=call.shape)
+    return Value(np.minimum(flat.lo, fill.lo), np.maximum(flat.hi, fill.hi), call.shape)
+
+
 @rule("amax.default", "amin.default")
 def _extreme(call: Call, a: Args) -> Value:
     axes, keep = axes_of(a, len(a["self"].shape)), bool(a["keepdim"])
@@ -257,6 +274,19 @@ def _attention(call: Call, a: Args) -> Value:
     if a["enable_gqa"] or len(v.shape) != len(call.shape):
         return unbounded(call.shape)
     return call.ends(times(flat.lo, scale), times(flat.hi, scale), 4 * v.shape[-2] + 64)
+
+
+@rule("lstm.input", "gru.input", "rnn_tanh.input")
+def _recurrent(call: Call, a: Args) -> Value:
+    """o·tanh(c) lies in [−1, 1]; other states in the hull of that and the first one, up to some roundings each step."""
+    count = (4 if a["has_biases"] else 2) * (2 if a["bidirectional"] else 1) * int(a["num_layers"])
+    if len(a["params"]) != count:  # it is projected
+        return unbounded(call.shape)
+    if call.op == "lstm.input":
+        limit = 1 + 8 * call.arithmetic.u
+    else:
+        limit = max(1.0, float(a["hx"].size.max())) * (1 + gamma(16 * max(call.shape[:-1]), call.arithmetic.u))
+    return between(-limit, limit, call.shape)
 
 
 @rule("embedding.default")

@@ -74,8 +74,7 @@ def tags_after(call: Call, a: Step, pairs: Mapping[str, Pair], value: Value) -> 
 
 
 def _reduced(tag: Array, axes: tuple[int, ...], keepdim: bool) -> Array:
-    """The units of a sum or a maximum along axes, where all its elements belong to the same."""
-    mixed = any(tag.shape[d] > 1 for d in axes)
-    if mixed:
-        tag = np.full([1 if d in axes else n for d, n in enumerate(tag.shape)], -1)
+    """The units of a sum or a maximum along axes, where all its elements belong to the same, or to none."""
+    most, least = tag.max(axes, keepdims=True), np.where(tag < 0, tag.max() + 1, tag).min(axes, keepdims=True)
+    tag = np.where(most == least, most, -1)
     return tag if keepdim else tag.reshape([n for d, n in enumerate(tag.shape) if d not in axes])

@@ -92,19 +92,21 @@ def _with_statistics(result: Interval, node: Node) -> Result:
     return (result, *(unbounded(shape or ()) for shape in node.shapes[1:]))
 
 
-def _slack(ctx: Context, node: Node, value: Interval, epsilon: float) -> float:
+def _largest(value: Interval) -> Tensor:
+    return value.magnitude.max() if value.magnitude.numel() else torch.zeros((), dtype=torch.float64)
+
+
+def _slack(ctx: Context, node: Node, largest: Tensor, epsilon: float) -> Tensor:
     """Largest error of one x̂ᵢ from rounding the row's mean, at the least variance: δμ/√ε."""
-    largest = float(value.magnitude.max()) if value.magnitude.numel() else 0.0
-    if epsilon <= 0 or largest == INF:
-        return INF
+    if epsilon <= 0:
+        return torch.full_like(largest, INF)
     return MEAN_ROUNDINGS * ctx.u(node) * largest / sqrt(epsilon)
 
 
-def _reach(ctx: Context, node: Node, value: Interval, count: int, epsilon: float, *, centred: bool = True) -> float:
+def _reach(ctx: Context, node: Node, count: int, slack: Tensor, *, centred: bool = True) -> Tensor:
     """max |x̂ᵢ| over rows of `count` values: √(n−1) if centred, in quadrature with what rounding the mean can add."""
     growth = 1 + gamma(MEAN_ROUNDINGS, ctx.u(node))
-    slack = _slack(ctx, node, value, epsilon) if centred else 0.0
-    return sqrt(max(count - centred, 0) + slack**2) * growth
+    return (max(count - centred, 0) + slack.square()).sqrt() * growth
 
 
 @rule("aten.layer_norm.default", "aten.native_layer_norm.default", "aten.rms_norm.default",
@@ -120,14 +122,12 @@ def _layer_norm(ctx: Context, node: Node) -> Result:
     known_scale, known_shift = ctx.known(weight), ctx.known(bias)
     scale = torch.ones((1,) * axes, dtype=torch.float64) if known_scale is None else known_scale
     shift = torch.zeros((1,) * axes, dtype=torch.float64) if known_shift is None else known_shift
-    count = prod(node.args[1])
-    reach = _reach(ctx, node, value, count, epsilon, centred=not rms)
-    half = torch.full((1,) * len(node.shape), reach, dtype=torch.float64)
+    slack = torch.zeros((), dtype=torch.float64) if rms else _slack(ctx, node, _largest(value), epsilon)
+    half = _reach(ctx, node, prod(node.args[1]), slack, centred=not rms).reshape((1,) * len(node.shape))
     result = _affine(ctx, node, -half, half, scale, shift)
     if axes == 1:
         row = node.shape[-1]
-        slack = 0.0 if rms else _slack(ctx, node, value, epsilon)
-        ball = Ball(scale.expand(row), shift.expand(row), not rms, slack)
+        ball = Ball(scale.expand(row), shift.expand(row), not rms, float(slack))
         result = Interval(result.lo, result.hi, node.shape, ball=ball)
     return _with_statistics(result, node)
 
@@ -140,7 +140,8 @@ def _group_norm(ctx: Context, node: Node) -> Result:
     weight, bias = (node.arg(2, "weight"), node.arg(3, "bias")) if plain else (node.args[1], node.args[2])
     epsilon = float(node.arg(4, "eps", 1e-5) if plain else node.args[7])
     count = prod(node.shape[1:]) // groups
-    return _with_statistics(_bounded(ctx, node, value, count, epsilon, weight, bias, rank), node)
+    half = _reach(ctx, node, count, _slack(ctx, node, _largest(value), epsilon)).reshape((1,) * rank)
+    return _with_statistics(_bounded(ctx, node, half, weight, bias), node)
 
 
 @rule("aten.instance_norm.default")
@@ -148,14 +149,12 @@ def _instance_norm(ctx: Context, node: Node) -> Result:
     value, rank = ctx(node.args[0]), len(node.shape)
     if not node.args[5]:
         return unbounded(node.shape)
-    count = prod(node.shape[2:])
-    return _bounded(ctx, node, value, count, float(node.args[7]), node.args[1], node.args[2], rank)
+    slack = _slack(ctx, node, value.uniform((0, *range(2, rank))).magnitude, float(node.args[7]))
+    return _bounded(ctx, node, _reach(ctx, node, prod(node.shape[2:]), slack), node.args[1], node.args[2])
 
 
-def _bounded(
-    ctx: Context, node: Node, value: Interval, count: int, epsilon: float, weight: object, bias: object, rank: int
-) -> Interval:
+def _bounded(ctx: Context, node: Node, half: Tensor, weight: object, bias: object) -> Interval:
+    rank = len(node.shape)
     if _unknown(ctx, weight, bias):
         return unbounded(node.shape)
-    half = torch.full((1,) * rank, _reach(ctx, node, value, count, epsilon), dtype=torch.float64)
     return _affine(ctx, node, -half, half, _per_unit(ctx, weight, rank, 1.0), _per_unit(ctx, bias, rank, 0.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...tracing.graph import Node
 from ..interval import INF, Interval, between
 from ..registry import Context, Result, rule
+from ..rounding import gamma
 
 
 @rule("aten.lstm.input")
@@ -18,9 +19,10 @@ def _lstm(ctx: Context, node: Node) -> Result:
 
 @rule("aten.gru.input", "aten.rnn_tanh.input")
 def _gru(ctx: Context, node: Node) -> Result:
-    """Each state mixes tanh and the state before it, so it never leaves the hull of [−1, 1] and the first state."""
+    """Each state mixes tanh and the state before it, so but for some roundings each step it never leaves the hull of
+    [−1, 1] and the first state."""
     first = ctx(node.args[1])
-    limit = max(1.0, float(first.magnitude.max())) * (1 + 64 * ctx.u(node) * 4096)
+    limit = max(1.0, float(first.magnitude.max())) * (1 + gamma(16 * max(node.shape[:-1]), ctx.u(node)))
     out, hidden = (shape or () for shape in node.shapes)
     return between(-limit, limit, out), between(-limit, limit, hidden)
 

@@ -1,0 +1,111 @@
+"""Rules of the checker that few networks use, against values that the networks really have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nodedrop.verify import verify
+from nodedrop.verify.pairs import Assumptions
+from nodedrop.verify.program import read
+from nodedrop.verify.relation import Walk
+
+
+class Computes(nn.Module):
+    def __init__(self, function: Callable[..., Tensor], **parts: nn.Module) -> None:
+        super().__init__()
+        self.function, self.parts = function, nn.ModuleDict(parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, **self.parts)
+
+
+def overwritten(x: Tensor) -> Tensor:
+    y = x * 2.0
+    y[:, 0] = 3.5
+    return y
+
+
+def started(x: Tensor, gru: nn.GRU) -> Tensor:
+    out: Tensor = gru(x, torch.full((1, x.shape[0], 5), 2.5))[0]
+    return out
+
+
+CASES: dict[str, Callable[[], nn.Module]] = {
+    "abs": lambda: Computes(lambda x: x.abs()),
+    "pad": lambda: Computes(lambda x: F.pad(x, (1, 2))),
+    "pad with a number": lambda: Computes(lambda x: F.pad(x, (1, 0, 0, 2), value=-7.0)),
+    "pad by reflection": lambda: Computes(lambda x: F.pad(x, (1, 2), mode="reflect")),
+    "overwrite": lambda: Computes(overwritten),
+    "full": lambda: Computes(lambda x: x + torch.full((4,), -3.0)),
+    "instance norm": lambda: nn.InstanceNorm1d(3, affine=True),
+    "lstm": lambda: Computes(lambda x, lstm: lstm(x)[0], lstm=nn.LSTM(4, 5, 2, bidirectional=True, batch_first=True)),
+    "lstm with a projection": lambda: Computes(lambda x, lstm: lstm(x)[0] * 9, lstm=nn.LSTM(4, 5, proj_size=2)),
+    "gru from another state": lambda: Computes(started, gru=nn.GRU(4, 5, batch_first=True)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("name", CASES)
+def test_values_lie_in_their_intervals(name: str) -> None:
+    torch.manual_seed(0)
+    model = CASES[name]().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 8  # states near their limits
+    box = (np.full((1, 1, 1), -2.0), np.full((1, 1, 1), 1.5))
+    program = read(model, torch.rand(2, 3, 4), "eval")
+    walk = Walk(program, program, Assumptions([box], 1.0), {})
+    for place in range(len(program.steps)):
+        walk.values.append(walk.step(place))
+    found = walk.values[program.outputs[0]][0].value
+    low, high = torch.full(found.shape, torch.inf), torch.full(found.shape, -torch.inf)
+    for k in range(60):
+        x = torch.rand(2, 3, 4) * 3.5 - 2.0
+        x = x.round().clamp(-2.0, 1.5) if k % 2 else x
+        with torch.no_grad():
+            y = model(x)
+        low, high = torch.minimum(low, y), torch.maximum(high, y)
+    assert bool((low.double().numpy() >= found.lo).all())
+    assert bool((high.double().numpy() <= found.hi).all())
+
+
+def recurrent(kind: type[nn.RNNBase], live: bool) -> tuple[nn.Module, nn.Module]:
+    """A layer of six units in front of a recurrent one, and both without the second unit."""
+    torch.manual_seed(0)
+
+    def made(width: int) -> nn.Module:
+        parts = {"first": nn.Linear(3, width), "cell": kind(width, 4, batch_first=True, bidirectional=True)}
+        return Computes(lambda x, first, cell: cell(first(x).relu())[0][:, -1], **parts)
+
+    before, after = made(6), made(5)
+    with torch.no_grad():
+        before.parts["first"].bias[1] = 9.0 if live else -9.0
+    rest, tensors = [0, 2, 3, 4, 5], dict(before.named_parameters())
+    cut = {"parts.first.weight": 0, "parts.first.bias": 0, "parts.cell.weight_ih_l0": 1}
+    cut["parts.cell.weight_ih_l0_reverse"] = 1
+    with torch.no_grad():
+        for name, tensor in after.named_parameters():
+            old = tensors[name]
+            tensor.copy_(old.index_select(cut[name], torch.tensor(rest)) if name in cut else old)
+    return before, after
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_inputs_of_a_recurrent_layer_may_go_where_they_are_dead(kind: Any) -> None:
+    inputs = torch.rand(2, 3, 3)
+    assert verify(*recurrent(kind, live=False), inputs).status == "proved"
+    assert verify(*recurrent(kind, live=True), inputs).status == "refuted"
+
+
+def test_other_weights_of_a_recurrent_layer_are_not_the_same() -> None:
+    before, after = recurrent(nn.LSTM, live=False)
+    with torch.no_grad():
+        after.parts["cell"].weight_hh_l0[0, 0] += 1e-7
+    assert verify(before, after, torch.rand(2, 3, 3), tries=2).status != "proved"
