@@ -24,6 +24,8 @@ from typer.testing import CliRunner
 import nodedrop as nd
 from nodedrop.cli.app import app
 from nodedrop.verify import Verdict
+from nodedrop.verify.claims import Refuted
+from nodedrop.verify.left import Left
 from nodedrop.verify.run import verify_run
 
 MODEL = "tests.verify.target:network"
@@ -126,6 +128,27 @@ def _alive(cut: dict[str, Any], kept: dict[str, Any], item: dict[str, Any]) -> N
     for name, value in kept.items():
         if name.endswith("conv1.bias"):
             value += 900.0
+
+
+def test_what_is_left_of_groups() -> None:
+    start = Left.all({"w": [4, 2, 1]}, {"w": 2})
+    item = {"tensor": "w", "axis": 1, "size": 2, "blocks": 2}
+
+    def cut(removed: list[int], *, rows: list[int] | None = None) -> dict[str, Any]:
+        items: list[dict[str, Any]] = [{**item, "removed": removed, "original": removed}] if removed else []
+        if rows:
+            items.append({"tensor": "w", "axis": 0, "size": 4, "blocks": 1, "removed": rows, "original": rows})
+        return {"cut": 1, "tensors": items, "groups": {}}
+
+    left = start.without(cut([0, 3]))
+    assert left.shape("w") == (4, 1, 1)
+    assert [place.reshape(-1).tolist() for place in left.places("w")[:2]] == [[0, 1, 2, 3], [1, 1, 0, 0]]
+    gone = start.without(cut([], rows=[2, 3]))  # a group without rows
+    assert gone.along["w", 1] == [0, 1]
+    assert gone.shape("w") == (2, 2, 1)
+    for unequal in (cut([0]), cut([], rows=[0]), cut([2, 3])):
+        with pytest.raises(Refuted, match="groups of different size"):
+            start.without(unequal)
 
 
 @pytest.fixture(scope="module")
