@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nodedrop.verify import verify
-from nodedrop.verify.pairs import Assumptions
+from nodedrop.verify.interval import Value, known
+from nodedrop.verify.pairs import INNER, Assumptions, NotProved
 from nodedrop.verify.program import read
-from nodedrop.verify.relation import Walk
+from nodedrop.verify.relation import Walk, relate
 
 
 class Computes(nn.Module):
@@ -109,3 +110,46 @@ def test_other_weights_of_a_recurrent_layer_are_not_the_same() -> None:
     with torch.no_grad():
         after.parts["cell"].weight_hh_l0[0, 0] += 1e-7
     assert verify(before, after, torch.rand(2, 3, 3), tries=2).status != "proved"
+
+
+class ReadsGroups(nn.Module):
+    """A convolution in three groups, whose weight may be read by something else as well."""
+
+    def __init__(self, *, twice: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.twice = nn.Conv2d(3, 12, 1), nn.Conv2d(12, 9, 1, groups=3), twice
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.second(self.first(x).relu())
+        return y + self.second.weight.abs().mean() if self.twice else y
+
+
+def relates(columns: list[int], *, twice: bool = False, bias: float = -1.0, second: Value | None = None) -> None:
+    """The first layer, dead as long as its bias is not positive, loses units 1, 6 and 11; the second these columns."""
+    program = read(ReadsGroups(twice=twice), torch.rand(2, 3, 4, 4), "eval")
+    facts = {"first.weight": known(np.zeros((12, 3, 1, 1))), "first.bias": known(np.full(12, bias))}
+    facts |= {} if second is None else {"second.weight": second}
+    rows, inner = (np.setdiff1d(np.arange(12), gone) for gone in ([1, 6, 11], columns))
+    hints = {"first.weight": {0: rows}, "first.bias": {0: rows}, "second.weight": {INNER: inner}}
+    box = (np.zeros((1, 1, 1, 1)), np.ones((1, 1, 1, 1)))
+    relate(program, program, Assumptions([box], 1.0, known=facts), hints)
+
+
+def test_columns_of_groups_go_with_the_units_that_they_read() -> None:
+    relates([1, 6, 11])
+    with pytest.raises(NotProved, match="lost different elements"):
+        relates([1, 6, 10])
+    with pytest.raises(NotProved, match="of whose groups different parts were removed"):
+        relates([1, 6, 11], twice=True)
+    with pytest.raises(NotProved, match="was removed and may be as large as 1"):
+        relates([1, 6, 11], bias=1.0)
+
+
+def test_units_of_groups_that_nothing_reads_may_be_alive() -> None:
+    weights = np.ones((9, 4, 1, 1))
+    for group, index in ((0, 1), (1, 2), (2, 3)):
+        weights[group * 3 : group * 3 + 3, index] = 0.0
+    relates([1, 6, 11], bias=1.0, second=known(weights))
+    weights[8, 3] = 1e-9
+    with pytest.raises(NotProved, match="was removed and may be as large as 1"):
+        relates([1, 6, 11], bias=1.0, second=known(weights))

@@ -263,6 +263,17 @@ def _index(lines: Lines, folder: Path) -> None:
     next(line for line in lines if line["line"] == "unit")["index"] += 1
 
 
+def _renamed(lines: Lines, folder: Path) -> None:
+    """A unit of the second cut is said to have been another one at first, wherever that is told."""
+    unit = next(line for line in lines if line["line"] == "unit" and line["cut"] == 2)
+    cut = next(line for line in lines if line["line"] == "cut" and line["cut"] == 2)
+    place = (unit["weight"], unit["axis"])
+    item = next(item for item in cut["tensors"] if (item["tensor"], item["axis"]) == place)
+    other = next(k for k in range(item["size"]) if k not in item["original"])
+    item["original"] = [other if k == unit["index"] else k for k in item["original"]]
+    unit["index"] = other
+
+
 def _order(lines: Lines, folder: Path) -> None:
     for line in lines[1:]:
         line["step"] = 100 - line["step"]
@@ -272,7 +283,7 @@ def _none(lines: Lines, folder: Path) -> None:
     next(line for line in lines if line["line"] == "cut")["witness"] = None
 
 
-@pytest.mark.parametrize("forge", [_live, _other, _lower, _lost, _index, _order, _none])
+@pytest.mark.parametrize("forge", [_live, _other, _lower, _lost, _index, _renamed, _order, _none])
 def test_a_forged_run_is_rejected(run: Path, tmp_path: Path, forge: Callable[[Lines, Path], Any]) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
