@@ -153,3 +153,16 @@ def test_units_of_groups_that_nothing_reads_may_be_alive() -> None:
     weights[8, 3] = 1e-9
     with pytest.raises(NotProved, match="was removed and may be as large as 1"):
         relates([1, 6, 11], bias=1.0, second=known(weights))
+
+
+def test_a_row_of_a_group_reads_the_inputs_of_its_group() -> None:
+    program = read(ReadsGroups(twice=False), torch.rand(2, 3, 4, 4), "eval")
+    row, bias = np.full((1, 4, 1, 1), 0.5), np.where(np.arange(12) < 8, -1.0, 3.0)
+    facts = {"first.weight": known(np.zeros((12, 3, 1, 1))), "first.bias": known(bias)}
+    facts |= {"second.weight": Value(row, row, (9, 4, 1, 1), rows=np.array([7])), "second.bias": known(np.zeros(9))}
+    walk = Walk(program, program, Assumptions([(np.zeros((1, 1, 1, 1)), np.ones((1, 1, 1, 1)))], 1.0, known=facts), {})
+    for place in range(len(program.steps)):
+        walk.values.append(walk.step(place))
+    found = walk.values[program.outputs[0]][0].value.hi.reshape(-1)
+    assert found[7] == pytest.approx(6.0, rel=1e-5)
+    assert np.isinf(np.delete(found, 7)).all()

@@ -149,6 +149,10 @@ def test_what_is_left_of_groups() -> None:
     for unequal in (cut([0]), cut([], rows=[0]), cut([2, 3])):
         with pytest.raises(Refuted, match="groups of different size"):
             start.without(unequal)
+    renamed = cut([0, 3])
+    renamed["tensors"][0]["original"] = [1, 3]
+    with pytest.raises(Refuted, match="other first indices"):
+        start.without(renamed)
 
 
 @pytest.fixture(scope="module")
