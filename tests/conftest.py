@@ -1,5 +1,7 @@
 """Settings of all tests."""
 
+import gc
+
 import pytest
 from tests.records import made, results
 
@@ -7,6 +9,9 @@ from nodedrop.bounds import propagate
 from nodedrop.planning import walk
 
 __all__ = ["made", "results"]
+
+# An export makes and drops hundreds of thousands of objects: looking through all of them so often takes a tenth of it.
+gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture(autouse=True)
