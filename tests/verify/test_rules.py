@@ -60,9 +60,9 @@ def test_values_lie_in_their_intervals(name: str) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter *= 8  # states near their limits
-    box = (np.full((1, 1, 1), -2.0), np.full((1, 1, 1), 1.5))
+    ends = (np.full((1, 1, 1), -2.0), np.full((1, 1, 1), 1.5))
     program = read(model, torch.rand(2, 3, 4), "eval")
-    walk = Walk(program, program, Assumptions([box], 1.0), {})
+    walk = Walk(program, program, Assumptions(dict.fromkeys(program.inputs, ends), 1.0), {})
     for place in range(len(program.steps)):
         walk.values.append(walk.step(place))
     found = walk.values[program.outputs[0]][0].value
@@ -131,8 +131,8 @@ def relates(columns: list[int], *, twice: bool = False, bias: float = -1.0, seco
     facts |= {} if second is None else {"second.weight": second}
     rows, inner = (np.setdiff1d(np.arange(12), gone) for gone in ([1, 6, 11], columns))
     hints = {"first.weight": {0: rows}, "first.bias": {0: rows}, "second.weight": {INNER: inner}}
-    box = (np.zeros((1, 1, 1, 1)), np.ones((1, 1, 1, 1)))
-    relate(program, program, Assumptions([box], 1.0, known=facts), hints)
+    box = {"x": (np.zeros((1, 1, 1, 1)), np.ones((1, 1, 1, 1)))}
+    relate(program, program, Assumptions(box, 1.0, known=facts), hints)
 
 
 def test_columns_of_groups_go_with_the_units_that_they_read() -> None:
@@ -160,7 +160,8 @@ def test_a_row_of_a_group_reads_the_inputs_of_its_group() -> None:
     row, bias = np.full((1, 4, 1, 1), 0.5), np.where(np.arange(12) < 8, -1.0, 3.0)
     facts = {"first.weight": known(np.zeros((12, 3, 1, 1))), "first.bias": known(bias)}
     facts |= {"second.weight": Value(row, row, (9, 4, 1, 1), rows=np.array([7])), "second.bias": known(np.zeros(9))}
-    walk = Walk(program, program, Assumptions([(np.zeros((1, 1, 1, 1)), np.ones((1, 1, 1, 1)))], 1.0, known=facts), {})
+    box = {"x": (np.zeros((1, 1, 1, 1)), np.ones((1, 1, 1, 1)))}
+    walk = Walk(program, program, Assumptions(box, 1.0, known=facts), {})
     for place in range(len(program.steps)):
         walk.values.append(walk.step(place))
     found = walk.values[program.outputs[0]][0].value.hi.reshape(-1)

@@ -39,8 +39,8 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "mnist-lambda": Reproduction("MNIST: error and size over λ (figure 2, centre and right)", (_MNIST,)),
     "mnist-sizes": Reproduction("MNIST: final over initial size (figure 2, left)", (_MNIST,)),
     "mnist-long": Reproduction(
-        "MNIST: how small Dense640 becomes at the dense network's error (the paper's best: 93.3 % removed), and whether "
-        "smaller starts end there too",
+        "MNIST: how small Dense640 becomes at the dense network's error (the paper's best: 93.3 % removed), and "
+        "whether smaller starts end there too",
         (Grid("mnist-long", (5e-4, 1e-3, 0.0)), Grid("mnist-long", (1e-3,), SIZES[:-1])),
     ),
     "cifar10-lambda": Reproduction(

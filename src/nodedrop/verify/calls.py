@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .interval import Arithmetic, Array, Value, between
+from .interval import DOUBLE, INF, Arithmetic, Array, Value, between
 
 Args = Mapping[str, Any]
 
@@ -25,11 +25,16 @@ class Call:
     epsilon: float
 
     def value(self, x: Any) -> Value:
-        """A tensor, or a number in the program's text, which a kernel may round to single precision or its own."""
+        """A tensor, or a number in the program's text, which a kernel may round to its own precision."""
         if isinstance(x, Value):
             return x
-        u, number = max(self.arithmetic.u, 2.0**-24), float(x)
-        slack = 0.0 if number == np.float32(number) and self.arithmetic.u <= 2.0**-24 else abs(number) * u
+        u, number = self.arithmetic.u, float(x)
+        if np.isnan(number):
+            return between(-INF, INF, ())
+        with np.errstate(over="ignore"):
+            single = u <= 2.0**-24 and number == float(np.float32(number))
+        exact = single or u <= DOUBLE or number == 0 or np.isinf(number)
+        slack = 0.0 if exact else abs(number) * u + 2 * u * self.arithmetic.tiny
         return between(number - slack, number + slack, ())
 
     def ends(self, lo: Array, hi: Array, ulps: float = 1.0) -> Value:
@@ -54,6 +59,11 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 def is_transposed(call: Call, a: Args) -> bool:
     """Whether a convolution is a transposed one."""
     return "transpose" in call.op or bool(a.get("transposed", False))
+
+
+def is_by_rows(call: Call, a: Args, kernel: tuple[int, ...]) -> bool:
+    """Whether each row of a convolution's kernels makes a unit of its own; of transposed ones, with a unit a group."""
+    return not is_transposed(call, a) or (kernel[1] == 1 and kernel[0] == int(a["groups"]))
 
 
 def is_padded(call: Call, a: Args) -> bool:

@@ -25,7 +25,7 @@ from .claims import (
 )
 from .interval import Array
 from .pairs import Assumptions, Findings, NotProved
-from .program import CannotRead, read, split
+from .program import CannotRead, Program, read, split
 from .relation import relate
 from .search import Counterexample, search
 
@@ -101,11 +101,18 @@ def verify(
         if ledger is not None:
             stated = read_ledger(ledger)
             modes, batch_size, dtype = _agreed(stated, before, after, example_inputs, domain)
-        boxes, said = boxes_of(example_inputs, domain, stated)
+        if not modes or not set(modes) <= {"eval", "train"}:
+            raise ValueError(f"modes are eval, train or both, not {list(modes)}")
+        first, why = _read(before, example_inputs, modes)
+        boxes, said = boxes_of(first[0].inputs if first else _given(example_inputs), domain, stated)
         said += () if dtype is None else (f"computed in {dtype} at least",)
         given = Assumptions(boxes, growth_of(example_inputs, batch_size), dtype)
         hints = kept_indices(stated.cuts[0][0]) if stated is not None and stated.cuts else {}
-        findings = _in_all(before, after, example_inputs, modes, given, hints)
+        if why:
+            raise NotProved(why)
+        findings = Findings()
+        for mode, program in zip(modes, first, strict=True):
+            findings = merged(findings, relate(program, read(after, example_inputs, mode), given, hints))
         units = stated.cuts[0][1] if stated is not None and stated.cuts else ()
         if stated is not None:
             require_units(units, findings, stated.header)
@@ -121,15 +128,19 @@ def verify(
     return Verdict("proved", reason, tuple(modes), said, count, tuple(sorted(findings.unknown)))
 
 
-def _in_all(
-    before: nn.Module, after: nn.Module, inputs: Any, modes: Sequence[str], given: Assumptions, hints: Any
-) -> Findings:
-    """What was found in all modes together."""
-    total = Findings()
-    for mode in modes:
-        found = relate(read(before, inputs, mode), read(after, inputs, mode), given, hints)
-        total = merged(total, found)
-    return total
+def _read(module: nn.Module, inputs: Any, modes: Sequence[str]) -> tuple[list[Program], str]:
+    """A module in some modes, or why it cannot be read."""
+    try:
+        return [read(module, inputs, mode) for mode in modes], ""
+    except CannotRead as error:
+        return [], str(error)
+
+
+def _given(inputs: Any) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """What goes in, of a module whose own names for it are not known."""
+    args, kwargs = split(inputs)
+    every = {**{str(k): v for k, v in enumerate(args)}, **kwargs}
+    return {name: (tuple(v.shape), v.dtype) for name, v in every.items() if isinstance(v, Tensor)}
 
 
 def merged(one: Findings, two: Findings) -> Findings:
@@ -186,53 +197,76 @@ def growth_of(inputs: Any, batch_size: int | None) -> float:
     return inf if batch_size is None or first is None else max(batch_size / max(len(first), 1), 1.0)
 
 
-def boxes_of(inputs: Any, domain: Any, stated: Ledger | None) -> tuple[list[tuple[Array, Array]], tuple[str, ...]]:
+def boxes_of(
+    inputs: Mapping[str, tuple[tuple[int, ...], torch.dtype]], domain: Any, stated: Ledger | None
+) -> tuple[dict[str, tuple[Array, Array]], tuple[str, ...]]:
     """Lower and upper ends of every tensor input, as declared; whole numbers are indices and have none."""
-    args, kwargs = split(inputs)
-    tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
     if stated is not None:
-        lines = stated.header["inputs"]
-        if [tuple(line["shape"]) for line in lines] != [tuple(t.shape) for t in tensors]:
-            shapes = [tuple(line["shape"]) for line in lines]
-            raise Refuted(f"the ledger speaks of inputs of shape {shapes}, not of those given")
-        own = [(_end(line["lo"], -inf, t), _end(line["hi"], inf, t)) for line, t in zip(lines, tensors, strict=True)]
+        lines = {line["name"]: line for line in stated.header["inputs"]}
+        told = {name: tuple(line["shape"]) for name, line in lines.items()}
+        if told != {name: shape for name, (shape, _) in inputs.items()}:
+            shapes = [f"{name} {shape}" for name, shape in told.items()]
+            raise Refuted(f"the ledger speaks of the inputs {', '.join(shapes)}, not of those given")
+        own = {name: _box(lines[name]["lo"], lines[name]["hi"], shape) for name, (shape, _) in inputs.items()}
     if domain is not None or stated is None:
-        given = _declared((0.0, 1.0) if domain is None else domain, tensors)
+        given = _declared((0.0, 1.0) if domain is None else domain, inputs)
         if stated is not None and not all(
-            np.array_equal(np.broadcast_to(a, t.shape), np.broadcast_to(b, t.shape))
-            for one, two, t in zip(own, given, tensors, strict=True)
-            for a, b in zip(one, two, strict=True)
+            np.array_equal(np.broadcast_to(a, shape), np.broadcast_to(b, shape))
+            for name, (shape, _) in inputs.items()
+            for a, b in zip(own[name], given[name], strict=True)
         ):
             raise Refuted("the ledger speaks of another domain than the one given")
         own = given
-    words = ["×".join(map(str, t.shape)) for t in tensors]
-    return own, tuple(f"[{lo.min():g}, {hi.max():g}], {word}" for (lo, hi), word in zip(own, words, strict=True))
+    words = ["×".join(map(str, shape)) for shape, _ in inputs.values()]
+    return own, tuple(f"[{lo.min():g}, {hi.max():g}], {w}" for (lo, hi), w in zip(own.values(), words, strict=True))
 
 
-def _declared(domain: Any, tensors: list[Tensor]) -> list[tuple[Array, Array]]:
-    """`(lo, hi)` for all floating inputs, or one such pair, or None, per input."""
-    items = list(domain.values()) if isinstance(domain, Mapping) else domain
-    one = hasattr(items, "lo") or (len(items) == 2 and not any(isinstance(x, list | tuple) or x is None for x in items))
-    data = [t.is_floating_point() or t.dtype is torch.uint8 for t in tensors]
-    each = [items if numbers else None for numbers in data] if one else items
-    found = []
-    for item, tensor in zip(each, tensors, strict=True):
-        if hasattr(item, "lo"):
-            item = (item.lo, item.hi)
-        ends = (None, None) if item is None else tuple(np.asarray(end, float).tolist() for end in item)
-        found.append((_end(ends[0], -inf, tensor), _end(ends[1], inf, tensor)))
+def _declared(
+    domain: Any, inputs: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+) -> dict[str, tuple[Array, Array]]:
+    """`(lo, hi)` for all floating inputs, or one such pair, or None, per input, by name or in order."""
+    each: dict[str, Any]
+    if isinstance(domain, Mapping):
+        if strange := sorted(set(domain) - set(inputs)):
+            raise Refuted(f"the domain names the input '{strange[0]}', and the inputs are {', '.join(inputs)}")
+        each = {name: domain.get(name) for name in inputs}
+    elif _is_pair(domain):
+        each = {n: domain if d.is_floating_point or d is torch.uint8 else None for n, (_, d) in inputs.items()}
+    elif len(domain) == len(inputs):
+        each = dict(zip(inputs, domain, strict=True))
+    else:
+        raise Refuted(f"the domain has {len(domain)} entries, and there are {len(inputs)} inputs")
+    found = {}
+    for name, item in each.items():
+        ends = (item.lo, item.hi) if hasattr(item, "lo") else (None, None) if item is None else item
+        lo, hi = (None if end is None else np.asarray(end, float).tolist() for end in ends)
+        found[name] = _box(lo, hi, inputs[name][0])
     return found
 
 
-def _end(value: Any, missing: float, tensor: Tensor) -> Array:
-    """One end of a box as an array that broadcasts against the input."""
+def _is_pair(item: Any) -> bool:
+    """Whether this is the domain of an input, and not a list of such."""
+    if hasattr(item, "lo"):
+        return True
+    return len(item) == 2 and not any(x is None or hasattr(x, "lo") or isinstance(x, list | tuple) for x in item)
+
+
+def _box(lo: Any, hi: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Both ends as arrays that broadcast against the input."""
+    low, high = _end(lo, -inf, shape), _end(hi, inf, shape)
+    if not (low <= high).all():
+        raise Refuted("the domain is no box of the inputs: a lower end lies above the upper one")
+    return low, high
+
+
+def _end(value: Any, missing: float, shape: tuple[int, ...]) -> Array:
     array = np.array(missing if value is None else value, dtype=object)
     array = np.where(array == None, missing, array).astype(float)  # noqa: E711
-    if array.ndim == 1 and tensor.dim() > 2 and len(array) == tensor.shape[1]:
-        array = array.reshape(-1, *(1,) * (tensor.dim() - 2))
-    if np.isnan(array).any() or array.ndim > tensor.dim():
+    if array.ndim == 1 and len(shape) > 2 and len(array) == shape[1]:
+        array = array.reshape(-1, *(1,) * (len(shape) - 2))
+    if np.isnan(array).any() or array.ndim > len(shape):
         raise Refuted("the domain is no box of the inputs")
-    return array.reshape((1,) * (tensor.dim() - array.ndim) + array.shape)
+    return array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
 
 
 def _without_proof(

@@ -30,6 +30,14 @@ FIELDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+PARTS: dict[tuple[str, str], dict[str, Any]] = {
+    ("header", "inputs"): {"name": str, "shape": list, "dtype": str, "lo": object, "hi": object},
+    ("header", "tensors"): {"shape": list, "dtype": str},
+    ("cut", "tensors"): {"tensor": str, "axis": int, "size": int, "blocks": int, "removed": list, "original": list},
+    ("cut", "witness"): {"file": str, "sha256": str},
+}
+
+
 class Refuted(Exception):
     """Something that is stated is not so."""
 
@@ -51,7 +59,7 @@ def read_ledger(path: str | os.PathLike[str]) -> Ledger:
             line = json.loads(text)
             stated = line.pop("hash")
             kind = FIELDS["header" if number == 1 else line["line"]]
-            shaped = all(isinstance(line[name], types) for name, types in kind.items())
+            shaped = all(isinstance(line[name], types) for name, types in kind.items()) and _whole(line)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise Refuted(f"line {number} of the ledger is none of its format") from None
         found = sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()
@@ -64,6 +72,20 @@ def read_ledger(path: str | os.PathLike[str]) -> Ledger:
     if not lines or lines[0]["format"] != "nodedrop ledger" or lines[0]["version"] != 1:
         raise Refuted("this is no nodedrop ledger of version 1")
     return Ledger(lines[0], _grouped(lines[1:]))
+
+
+def _whole(line: Mapping[str, Any]) -> bool:
+    """Whether all parts of a line have their fields."""
+    for (kind, name), fields in PARTS.items():
+        part = line[name] if line["line"] == kind else None
+        if name == "witness":
+            part = [] if part is None else [part]
+        for item in part.values() if isinstance(part, Mapping) else part or ():
+            if not all(isinstance(item[field], types) for field, types in fields.items()):
+                return False
+            if not all(isinstance(k, int) for field, types in fields.items() if types is list for k in item[field]):
+                return False
+    return True
 
 
 def _grouped(lines: list[dict[str, Any]]) -> tuple[Any, ...]:

@@ -30,7 +30,8 @@ class Value:
 
     `mix` bounds the sum along the last axis of a value that is nowhere negative. `tags` are arrays that tell which
     unit an element belongs to, by (tensor, axis, whether no activation has been met yet). Of a tensor of which only
-    some `rows` are known, the arrays hold just these.
+    some `rows` are known, the arrays hold just these; of one with a single axis, NaN stands for what is not known.
+    Only layers can read such a tensor; for all others there is `sure`.
     """
 
     lo: Array
@@ -47,26 +48,45 @@ class Value:
         return self.lo is self.hi
 
     @property
+    def sure(self) -> Value:
+        """The same, with no bounds for what is not known."""
+        if self.rows is not None:
+            return replace(unbounded(self.shape), tags=self.tags)
+        if self.exact and np.isnan(self.lo).any():
+            ends = (np.where(np.isnan(self.lo), end, self.lo) for end in (-INF, INF))
+            return replace(self, lo=next(ends), hi=next(ends))
+        return self
+
+    @property
     def size(self) -> Array:
         """max |x|."""
+        self._require_all()
         return np.maximum(np.abs(self.lo), np.abs(self.hi))
 
     def full(self, *axes: int) -> Value:
         """Written out along some axes."""
+        self._require_all()
         sizes = [n if d in axes else self.lo.shape[d] for d, n in enumerate(self.shape)]
         lo = np.broadcast_to(self.lo, sizes)
         return replace(self, lo=lo, hi=lo if self.exact else np.broadcast_to(self.hi, sizes))
 
     def hull(self, axes: tuple[int, ...], zero: bool = False) -> Value:
         """One interval for all positions along some axes, with 0 in it if asked for."""
+        self._require_all()
         lo, hi = self.lo.min(axes, keepdims=True), self.hi.max(axes, keepdims=True)
         return Value(np.minimum(lo, 0), np.maximum(hi, 0), self.shape) if zero else Value(lo, hi, self.shape)
 
     @property
     def zero(self) -> Array:
         """Where the value is 0."""
+        self._require_all()
         found: Array = (self.lo == 0) & (self.hi == 0)
         return found
+
+
+    def _require_all(self) -> None:
+        if self.rows is not None:
+            raise ValueError("of a tensor, only some rows are known")
 
 
 def known(array: Array, tags: Any = ()) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +23,7 @@ _FORMS = "where.self masked_fill.Scalar fill.Tensor fill.Scalar pow.Tensor_Scala
 _PAIRWISE = "add sub mul div rsub add_ mul_"
 _CURVED = "gelu silu leaky_relu elu selu celu mish tanh sigmoid softplus prelu"
 EACH = frozenset(
-    [f"{name}.default" for name in (*RISING, *VALLEYS, *_PLAIN.split())]
+    [f"{name}.default" for name in (*RISING, *VALLEYS, *_PLAIN.split(), "zeros_like", "ones_like", "full_like")]
     + [f"{name}.{form}" for name in _PAIRWISE.split() for form in ("Tensor", "Scalar")]
     + _FORMS.split()
 )
@@ -91,7 +91,7 @@ class Assumptions:
     the elements that hints take away, whatever the numbers left are.
     """
 
-    boxes: Sequence[tuple[Array, Array]]
+    boxes: Mapping[str, tuple[Array, Array]]
     growth: float
     lowest: torch.dtype | None = None
     known: Mapping[str, Value] | None = None

@@ -13,7 +13,9 @@ from .interval import INF, Array, Value, product, times, unbounded
 
 
 def _sigmoid(x: Array) -> Array:
-    return np.asarray(0.5 * (1 + np.tanh(x / 2)))
+    """Never 0 where 1 / (1 + e⁻ˣ) is not."""
+    power = np.exp(-np.abs(x))
+    return np.asarray(np.where(x < 0, power, 1.0) / (1 + power))
 
 
 def _soft_clamped(x: Array, beta: float) -> tuple[Array, Array]:
@@ -28,6 +30,8 @@ def _gelu(x: Array) -> Array:
     return times(x, (1 + np.vectorize(erf, otypes=[float])(x / sqrt(2))) / 2)
 
 
+MADE = "zeros ones full new_zeros new_ones new_full zeros_like ones_like full_like"
+
 # Operators that never fall: what they do, and the accuracy of kernels in units of the last place (0: they select).
 RISING: dict[str, tuple[Callable[[Array, Args], Array], float]] = {
     "relu": (lambda x, a: np.maximum(x, 0), 0),
@@ -36,7 +40,7 @@ RISING: dict[str, tuple[Callable[[Array, Args], Array], float]] = {
     "tanh": (lambda x, a: np.tanh(x), 8),
     "exp": (lambda x, a: np.exp(x), 8),
     "sqrt": (lambda x, a: np.sqrt(np.maximum(x, 0)), 2),
-    "erf": (lambda x, a: np.vectorize(erf, otypes=[float])(x), 8),
+    "erf": (lambda x, a: np.vectorize(erf, otypes=[float])(x), 32),
     "hardsigmoid": (lambda x, a: np.clip(x + 3, 0, 6) / 6, 4),
     "floor": (lambda x, a: np.floor(x), 0),
     "celu": (lambda x, a: np.where(x > 0, x, a["alpha"] * np.expm1(np.minimum(x, 0) / a["alpha"])), 16),
@@ -178,11 +182,13 @@ def _abs(call: Call, a: Args) -> Value:
     return Value(np.maximum(np.maximum(x.lo, -x.hi), 0), x.size, call.shape)
 
 
-@rule("fill.Tensor", "fill.Scalar", "zeros.default", "ones.default", "full.default")
+@rule("fill.Tensor", "fill.Scalar", *(f"{name}.default" for name in MADE.split()))
 def _fill(call: Call, a: Args) -> Value:
-    value = call.value(a.get("value", a.get("fill_value", float(call.op == "ones.default"))))
-    shape = (1,) * len(call.shape)
-    return Value(value.lo.reshape(shape), value.hi.reshape(shape), call.shape)
+    """One number everywhere; a tensor's may be rounded to the type of the result."""
+    number = a.get("value", a.get("fill_value", float("ones" in call.op)))
+    value, shape = call.value(number), (1,) * len(call.shape)
+    lo, hi = value.lo.reshape(shape), value.hi.reshape(shape)
+    return call.ends(lo, hi) if isinstance(number, Value) else Value(lo, hi, call.shape)
 
 
 @rule("neg.default")

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any
 
@@ -46,13 +46,20 @@ class Step:
 class Program:
     """Leaves are steps whose op is "tensor", "changing" (a buffer that the pass overwrites) or "input".
 
-    `outputs` are the places of tensors that are returned, `returned` tells these and whatever else is.
+    `outputs` are the places of tensors that are returned, `returned` tells these and whatever else is; `written` are
+    those that become the next pass's buffers.
     """
 
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     tensors: Mapping[str, Tensor]
     returned: tuple[str, ...] = ()
+    written: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and type of every tensor that goes in, by name."""
+        return {s.args["name"]: s.results[0] for s in self.steps if s.op == "input" and s.results[0] is not None}
 
 
 def split(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -168,7 +175,9 @@ def _converted(exported: Any, module: nn.Module) -> Program:
     outputs = [spec.arg for spec in signature.output_specs if spec.kind in kinds]
     found = [places[arg.name] if arg.name in places else repr(arg) for arg in outputs]
     tensorial = tuple(place for place in found if isinstance(place, int))
-    return Program(tuple(steps), tensorial, tensors | constants, tuple(map(str, found)))
+    ends = [s for s in signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION and s.arg.name in places]
+    written = {names.get(spec.target, spec.target): places[spec.arg.name] for spec in ends}
+    return Program(tuple(steps), tensorial, tensors | constants, tuple(map(str, found)), written)
 
 
 def _named(node: torch.fx.Node) -> tuple[str, dict[str, Any]]:

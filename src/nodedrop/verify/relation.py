@@ -19,7 +19,7 @@ import torch
 from . import sums as _sums  # noqa: F401  (registers its rules)
 from .arrays import MOVES, compact, dense, grid, keeps_rows, refs, run, whole
 from .calls import RULES, Call, axes_of, is_padded, is_transposed
-from .interval import INF, Array, Value, known, unbounded
+from .interval import INF, Array, Value, between, known, unbounded
 from .pairs import (
     ALONG,
     EACH,
@@ -49,7 +49,8 @@ Pairs = dict[str, Pair]
 
 def relate(before: Program, after: Program, given: Assumptions, hints: Hints) -> Findings:
     """Walk both programs; raises NotProved where the relation breaks."""
-    if [s.op for s in before.steps] != [s.op for s in after.steps] or before.returned != after.returned:
+    same = (before.returned, before.written) == (after.returned, after.written)
+    if not same or [s.op for s in before.steps] != [s.op for s in after.steps]:
         raise NotProved("the two modules do not make the same calls in the same order")
     walk = Walk(before, after, given, hints)
     for place in range(len(before.steps)):
@@ -61,6 +62,12 @@ def relate(before: Program, after: Program, given: Assumptions, hints: Hints) ->
     for place in before.outputs:
         for pair in walk.values[place]:
             walk.require(walk.settled(pair))
+    for name, place in before.written.items():
+        walk.place = f"what is written to '{name}'"
+        keep = walk.settled(walk.values[place][0]).keep
+        for other in walk.read.get(name, ()):  # the next pass reads it as this one did
+            if len(keep) != len(other) or not all(map(np.array_equal, keep, other)):
+                raise NotProved(f"{walk.place} has lost other elements than what was read there")
     return walk.findings
 
 
@@ -71,7 +78,7 @@ class Walk:
         self.before, self.after, self.given, self.hints = before, after, given, hints
         self.values: list[list[Pair]] = []
         self.findings, self.place = Findings(), "the start"
-        self.inputs, self.leaves = iter(given.boxes), dict[str, Pair]()
+        self.leaves, self.read = dict[str, Pair](), dict[str, list[Keep]]()
 
     def step(self, place: int) -> list[Pair]:
         """The pairs that one call results in."""
@@ -94,15 +101,17 @@ class Walk:
         call = self.call(a)
         tagged = replace(value, tags=tags_after(call, a, pairs, value))
         pair = Pair(tagged, keep, None, max(call.arithmetic.u, 2.0**-53))
-        return [pair, *(self.beside(a, result[0], pair) for result in a.results[1:] if result is not None)]
+        others = [(k, result[0]) for k, result in enumerate(a.results) if k and result is not None]
+        return [pair, *(self.beside(a, k, shape, pair) for k, shape in others)]
 
     @staticmethod
-    def beside(a: Step, shape: tuple[int, ...], main: Pair) -> Pair:
-        """A second result: a mask of the first one's shape, or statistics per channel; nothing is known of others."""
-        if shape == main.value.shape:
+    def beside(a: Step, k: int, shape: tuple[int, ...], main: Pair) -> Pair:
+        """Another result: a mask of the first one's shape, statistics per channel, a state; others are not known."""
+        if shape == main.value.shape and a.op not in RECURRENT:
             return Pair(unbounded(shape), main.keep)
-        if a.op in RECURRENT:
-            return Pair(unbounded(shape), tuple(np.arange(n) for n in shape))
+        if a.op in RECURRENT:  # the last state is one of those returned, a cell is not
+            ends = (float(main.value.lo.min()), float(main.value.hi.max())) if k == 1 else (-INF, INF)
+            return Pair(between(*ends, shape), tuple(np.arange(n) for n in shape))
         channels = "batch_norm" in a.op and shape == main.value.shape[1:2]
         return Pair(unbounded(shape), main.keep[1:2] if channels else tuple(np.zeros(0, int) for _ in shape))
 
@@ -125,9 +134,9 @@ class Walk:
 
     def input(self, a: Step, b: Step) -> Pair:
         """An input, in its box."""
-        if a.results != b.results or a.results[0] is None:
+        if a.results != b.results or a.results[0] is None or a.args["name"] not in self.given.boxes:
             raise NotProved("the modules take other inputs")
-        lo, hi = next(self.inputs)
+        lo, hi = self.given.boxes[a.args["name"]]
         return Pair(Value(lo, hi, a.results[0][0]), tuple(np.arange(n) for n in a.results[0][0]))
 
     def settled(self, pair: Pair, wanted: Mapping[int, Array] | None = None, bias: Pair | None = None) -> Pair:
@@ -142,6 +151,7 @@ class Walk:
             if INNER in given:
                 raise NotProved(f"{self.place} reads '{pair.leaf.name}', of whose groups different parts were removed")
             keep = tuple(given.get(d, np.arange(n)) for d, n in enumerate(pair.value.shape))
+            self.read.setdefault(pair.leaf.name, []).append(keep)
             return self.settled(replace(pair, keep=keep, leaf=None), wanted)
         leaf, sizes = pair.leaf, pair.leaf.before.shape
         axes = {d: keep for d, keep in self.hints.get(leaf.name, {}).items() if d != INNER} | dict(wanted or {})
@@ -154,6 +164,7 @@ class Walk:
         keep = tuple(axes.get(d, np.zeros(0, int)) for d in range(len(sizes)))
         if not np.array_equal(leaf.before[np.ix_(*keep)] if keep else leaf.before, leaf.after):
             raise NotProved(f"{self.place}: '{leaf.name}' of the second module is not the first's without some units")
+        self.read.setdefault(leaf.name, []).append(keep)
         return replace(pair, keep=keep)
 
     def require(self, pair: Pair, axes: Iterable[int] | None = None) -> None:
@@ -302,6 +313,8 @@ class Walk:
             return self.untouched(a, b, pairs)
         self.same(a, b, but="groups")
         self.require(x, [d for d in range(rank) if d != 1])
+        if w.leaf.before.shape[2:] != w.leaf.after.shape[2:] or set(self.hints.get(w.leaf.name, {})) - {0, 1, INNER}:
+            raise NotProved(f"{self.place} has other kernels in the second module")
         turned, left = is_transposed(call, a.args), x.keep[1]
         if w.leaf.stated:
             return self.stated(a, x, w, bias, turned)
@@ -337,6 +350,7 @@ class Walk:
     def absorb(self, x: Pair, axis: int, idle: Array, mass: Array | None, bias: Pair | None, rows: Array) -> Any:
         """Every input that is gone must not be missed. `idle` are those that nothing left reads, `mass` the weights
         left by which a constant can have moved into the bias, [units, inputs]."""
+        x = replace(x, value=x.value.sure)
         size, left = x.value.shape[axis], x.keep[axis]
         if len(np.unique(left)) != len(left):
             raise NotProved(f"{self.place}: an element is summed twice")
@@ -379,9 +393,14 @@ class Walk:
         listed = any(isinstance(v, list) and refs(v) for v in a.args.values())
         if a.op not in RULES or (listed and a.op not in RECURRENT):
             return unbounded(call.shape)
-        args = {n: pairs[n].value if n in pairs else v for n, v in a.args.items()}
-        if any(p.value.rows is not None and (n != "weight" or len(p.value.shape) < 2) for n, p in pairs.items()):
+        if not a.results[0][1].is_floating_point:  # type: ignore[index]
+            return unbounded(call.shape)  # whole numbers wrap around
+        layer = a.op == "linear.default" or "conv" in a.op or "norm" in a.op
+        partly = ("weight", "bias", "running_mean", "running_var") if layer else ("self",) * (a.op == "addmm.default")
+        values = {n: p.value if n in partly else p.value.sure for n, p in pairs.items()}
+        if "norm" in a.op and any(v.rows is not None for v in values.values()):
             return unbounded(call.shape)
+        args = {n: values[n] if n in pairs else v for n, v in a.args.items()}
         with np.errstate(all="ignore"):
             found = RULES[a.op](call, args)
         if np.isnan(found.lo).any() or np.isnan(found.hi).any():
@@ -392,7 +411,9 @@ class Walk:
     def moved(self, a: Step, b: Step) -> list[Pair]:
         """An operator that only moves elements is run as it is: on intervals, on units, and on indices."""
         operands = [self.settled(self.values[place][0]) for place in refs(a.args)]
-        values = [p.value if p.value.rows is None else unbounded(p.value.shape) for p in operands]
+        kinds = [self.before.steps[place].results[0][1] for place in refs(a.args)]  # type: ignore[index]
+        same = all(kind == a.results[0][1] for kind in kinds)  # type: ignore[index]
+        values = [p.value.sure if same else replace(unbounded(p.value.shape), tags=p.value.tags) for p in operands]
         ends = np.cumsum([0] + [int(np.prod(v.shape)) for v in values]).tolist()
         numbers = [np.arange(ends[k], ends[k + 1]).reshape(v.shape) for k, v in enumerate(values)]
         origins = run(a, numbers)

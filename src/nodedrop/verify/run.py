@@ -34,12 +34,12 @@ def verify_run(model: nn.Module, after: nn.Module, example_inputs: Any, ledger: 
     try:
         stated = read_ledger(ledger)
         modes, batch_size, dtype = agreed_terms(stated.header)
-        boxes, said = boxes_of(example_inputs, domain, stated)
+        programs = [read(model, example_inputs, mode) for mode in modes]
+        boxes, said = boxes_of(programs[0].inputs, domain, stated)
         given = Assumptions(boxes, growth_of(example_inputs, batch_size), dtype)
         sizes = {name: list(tensor.shape) for name, tensor in tensors_of(model).items()}
         if sizes != {name: item["shape"] for name, item in stated.header["tensors"].items()}:
             raise Refuted("the model has other tensors, or other widths, than the one that the ledger begins with")
-        programs = [read(model, example_inputs, mode) for mode in modes]
         first = left = Left.all(sizes, groups_read(programs[0]))
         for cut, units in stated.cuts:
             require_accounted(cut, units)
@@ -64,27 +64,19 @@ def verify_run(model: nn.Module, after: nn.Module, example_inputs: Any, ledger: 
 
 def _witness(folder: Path, cut: Mapping[str, Any], left: Left) -> dict[str, Value]:
     """What a cut kept, at the places of the first widths; 0 where something was removed before."""
-    from safetensors.numpy import load
-
-    kept, found = cut["witness"], dict[str, Value]()
-    if kept is None:
-        raise NotProved(f"cut {cut['cut']} kept no weights; check it with the models before and after it")
-    path = folder / str(kept["file"])
-    if not path.resolve().is_relative_to(folder.resolve()) or not path.exists():
-        raise NotProved(f"the weights that cut {cut['cut']} kept are missing: '{kept['file']}'")
-    content = path.read_bytes()
-    if sha256(content).hexdigest() != kept["sha256"]:
-        raise Refuted(f"'{kept['file']}' is not what cut {cut['cut']} kept")
+    kept, found = _kept(folder, cut), dict[str, Value]()
     gone = {(item["tensor"], item["axis"]): item["original"] for item in cut["tensors"]}
-    for key, array in load(content).items():
+    for key, tensor in kept.items():
         kind, _, name = key.partition("/")
         axis, _, name = name.partition("/") if kind == "removed" else ("", "", name)
+        if kind not in ("whole", "removed") or name not in left.shapes or (axis and f"whole/{name}" in kept):
+            raise Refuted(f"what cut {cut['cut']} kept has '{key}', which is none of its format")
         if axis not in ("", "0"):
             continue  # columns: they make the cut reversible, no proof reads them
-        lost = gone.get((name, 0), []) if axis else None
-        places = left.places(name, lost) if name in left.shapes else ()
-        if name not in left.shapes or np.broadcast_shapes(*(p.shape for p in places)) != array.shape:
-            raise Refuted(f"'{kept['file']}' does not fit cut {cut['cut']}: '{name}' has shape {array.shape}")
+        array, lost = tensor.double().numpy(), gone.get((name, 0), []) if axis else None
+        places = left.places(name, lost)
+        if np.broadcast_shapes(*(p.shape for p in places)) != array.shape:
+            raise Refuted(f"what cut {cut['cut']} kept does not fit it: '{name}' has shape {array.shape}")
         if lost is None or array.ndim == 1:
             wide = np.full(left.shapes[name], 0.0 if lost is None else np.nan)
             wide[places] = array
@@ -95,6 +87,25 @@ def _witness(folder: Path, cut: Mapping[str, Any], left: Left) -> dict[str, Valu
             wide[spots] = array
             found[name] = Value(wide, wide, tuple(left.shapes[name]), rows=np.array(lost, int))
     return found
+
+
+def _kept(folder: Path, cut: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The file of what a cut kept."""
+    from safetensors.torch import load
+
+    stated = cut["witness"]
+    if stated is None:
+        raise NotProved(f"cut {cut['cut']} kept no weights; check it with the models before and after it")
+    path = folder / str(stated["file"])
+    if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
+        raise NotProved(f"the weights that cut {cut['cut']} kept are missing: '{stated['file']}'")
+    content = path.read_bytes()
+    if sha256(content).hexdigest() != stated["sha256"]:
+        raise Refuted(f"'{stated['file']}' is not what cut {cut['cut']} kept")
+    try:
+        return load(content)
+    except Exception as error:
+        raise Refuted(f"'{stated['file']}' cannot be read: {error}") from None
 
 
 def _check(

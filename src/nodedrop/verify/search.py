@@ -36,19 +36,21 @@ def search(
     before: nn.Module,
     after: nn.Module,
     inputs: Any,
-    boxes: Sequence[tuple[Array, Array]],
+    boxes: Mapping[str, tuple[Array, Array]],
     modes: Sequence[str],
     tries: int,
 ) -> Counterexample | None:
     """Try some inputs in double precision, the worst of them improved by gradient ascent."""
     u = max((torch.finfo(t.dtype).eps / 2 for t in before.parameters() if t.is_floating_point()), default=2.0**-53)
-    tolerance = max(256 * u, 1e-9)
+    tolerance, ends = max(256 * u, 1e-9), _ends(inputs, boxes)
+    if ends is None:
+        return None
     generator = torch.Generator().manual_seed(0)
     for mode in modes:
         pair = [_quiet(copy.deepcopy(module).double(), mode) for module in (before, after)]
         worst: tuple[float, list[Tensor]] = (0.0, [])
         for k in range(tries):
-            drawn = _drawn(inputs, boxes, generator, corner=k % 2 == 1)
+            drawn = _drawn(inputs, ends, generator, corner=k % 2 == 1)
             with torch.no_grad():
                 gap = _gap(pair, inputs, drawn)
             if gap is None:
@@ -57,7 +59,7 @@ def search(
             if worst[0] > tolerance:
                 break
         if worst[0] <= tolerance and worst[1]:
-            worst = max(worst, _uphill(pair, inputs, boxes, worst[1]), key=lambda item: item[0])
+            worst = max(worst, _uphill(pair, inputs, ends, worst[1]), key=lambda item: item[0])
         if worst[0] > tolerance:
             return Counterexample(tuple(t.detach() for t in worst[1]), mode, worst[0])
     return None
@@ -75,6 +77,16 @@ def _quiet(module: nn.Module, mode: str) -> nn.Module:
 def _tensors(inputs: Any) -> list[Tensor]:
     args, kwargs = split(inputs)
     return [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
+
+
+def _ends(inputs: Any, boxes: Mapping[str, tuple[Array, Array]]) -> list[tuple[Array, Array]] | None:
+    """The boxes of the inputs in their order; None if inputs are not told apart, being inside of others."""
+    kwargs = split(inputs)[1]
+    named = [k for k, v in kwargs.items() if isinstance(v, Tensor)]
+    rest = [box for name, box in boxes.items() if name not in named]
+    if len(boxes) != len(_tensors(inputs)) or not set(named) <= set(boxes):
+        return None
+    return rest + [boxes[name] for name in named]
 
 
 def _drawn(inputs: Any, boxes: Any, generator: torch.Generator, corner: bool) -> list[Tensor]:

@@ -7,7 +7,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from .calls import Args, Call, axes_of, is_padded, is_transposed, rule
+from .calls import Args, Call, axes_of, is_by_rows, is_padded, is_transposed, rule
 from .interval import DOUBLE, INF, Array, Ball, Value, between, gamma, times, unbounded
 
 ROUNDINGS = 64  # of the mean of a row, which kernels add up in blocks
@@ -109,14 +109,14 @@ def _conv(call: Call, a: Args) -> Value:
         return unbounded(call.shape)
     flat = x.hull((0, *range(2, rank)), zero=is_padded(call, a)).full(1)
     rows = Value(flat.lo.reshape(1, -1), flat.hi.reshape(1, -1), ())
+    if w.rows is not None and not is_by_rows(call, a, w.shape):
+        return unbounded(call.shape)
     if w.rows is not None and groups > 1:  # the rows that are known, written out over the inputs of all groups
-        if is_transposed(call, a):
-            return unbounded(call.shape)
         wide = np.zeros((len(w.rows), groups, *w.shape[1:]))
         wide[np.arange(len(w.rows)), w.rows // (w.shape[0] // groups)] = w.lo
         wide = wide.reshape(len(w.rows), -1, *w.shape[2:])
         w, groups = replace(w, lo=wide, hi=wide, shape=(w.shape[0], *wide.shape[1:])), 1
-    if is_transposed(call, a):
+    elif is_transposed(call, a):
         kernel = w.full(*range(rank)).lo
         grouped = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:]).swapaxes(1, 2)
         kernel = grouped.reshape(-1, *grouped.shape[2:])

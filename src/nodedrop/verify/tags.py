@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .calls import Call, axes_of, is_transposed
+from .calls import Call, axes_of, is_by_rows
 from .interval import INF, Array, Value
 from .pairs import ALONG, CURVES, EACH, PER_CHANNEL, PRODUCTS, REDUCTIONS, ZERO, Findings, Pair, Unit
 from .program import Step
@@ -33,7 +33,7 @@ def meet(findings: Findings, a: Step, pairs: Mapping[str, Pair]) -> None:
     edge = ZERO[a.op](a.args) if a.op in ZERO else None
     if edge is None:
         return
-    x = next(iter(pairs.values())).value
+    x = next(iter(pairs.values())).value.sure
     for (name, axis, fresh), tag in x.tags:
         if fresh:
             at, tops, sizes = (item.reshape(-1) for item in np.broadcast_arrays(tag, x.hi, x.size))
@@ -50,7 +50,7 @@ def tags_after(call: Call, a: Step, pairs: Mapping[str, Pair], value: Value) -> 
     rank, conv = len(value.shape), "conv" in a.op
     if a.op in PRODUCTS or (conv and "weight" in pairs):
         source = pairs[PRODUCTS[a.op][1] if a.op in PRODUCTS else "weight"].value
-        turned = is_transposed(call, a.args) if conv else a.op != "linear.default"
+        turned = not is_by_rows(call, a.args, source.shape) if conv else a.op != "linear.default"
         shape = [-1 if d == (1 if conv else rank - 1) else 1 for d in range(rank)]
         times = int(a.args["groups"]) if conv and turned else 1
         return tuple(

@@ -46,7 +46,9 @@ def _arange(ctx: Context, node: Node) -> Result:
 
 @rule("aten.fill.Scalar", "aten.fill.Tensor")
 def _fill(ctx: Context, node: Node) -> Result:
-    return _everywhere(ctx(node.args[1]), node)
+    """A tensor's number may be rounded to the type of the result."""
+    found = _everywhere(ctx(node.args[1]), node)
+    return found if node.op == "aten.fill.Scalar" else ctx.rounded(node, found.lo, found.hi)
 
 
 @rule("aten.rand.default", "aten.rand_like.default", "aten.bernoulli.default", "aten.bernoulli.p",
