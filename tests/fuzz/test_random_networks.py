@@ -201,6 +201,13 @@ def test_every_chunk_is_another_one() -> None:
     assert len({network for chunk in chunks for network in chunk}) == len(chunks) * TOGETHER
 
 
+def test_a_unit_goes_by_the_larger_bound_of_its_gate() -> None:
+    """Its gate may fire a little, and what both make is dead at the next activation; the checker once refuted that."""
+    gate, scaled = Block("gate", 4, "none", "batch", 2), Block("scaled", 4, "relu6", "batch", 9)
+    drawn = Description((gate, scaled, Block("pool", 6, "leaky", "batch", 3)), False, (-2.0, -0.5), False, 3.0, 957)
+    assert len(check([drawn]).removed) == 4
+
+
 def test_many_planted_units_go() -> None:
     """The check above can only fail where something is removed."""
     blocks = [Block(kind, 8, "relu", "none", 1) for kind in ("dense", "residual", "gate", "shared")]

@@ -218,10 +218,12 @@ def require_units(
         if unit["kind"] not in kinds:
             raise Refuted(f"{who} is said to be {unit['kind']}, and is {' or '.join(sorted(kinds))}")
         stated = unit["bound"]
-        bounds = [(abs(b - (stated or 0)), b) for b in _of_unit(found.bounds, unit, place, unit[key])]
-        derived = min(bounds)[1] if bounds else None
-        size = max(_of_unit(found.sizes, unit, place, unit[key]), default=inf)
-        silent = stated is None and unit[key] not in found.bounds.get(place, {})  # no bound of its own, and none told
+        own = unit[key] in found.bounds.get(place, {})
+        bounds, sizes = (_of_unit(numbers, unit, place, unit[key]) for numbers in (found.bounds, found.sizes))
+        bounds = bounds[:1] if run and own else bounds
+        derived = min(bounds, key=lambda b: abs(b - (stated or 0)), default=None)
+        size = max(sizes[:1] if own else sizes, default=inf)
+        silent = stated is None and not own  # no bound of its own, and none told
         if unit["kind"] == "unread" or derived is None or not isfinite(derived) or silent:
             if stated is not None and not run:
                 raise Refuted(f"{who} states a bound of {stated:.6g}, and has none")
@@ -236,14 +238,13 @@ def require_units(
 def _of_unit(
     numbers: Mapping[tuple[str, int], Mapping[int, float]], unit: Mapping[str, Any], place: tuple[str, int], at: int
 ) -> list[float]:
-    """A number of a unit, or if it has none, those of what went with it: of its gate, say."""
-    if at in numbers.get(place, {}):
-        return [numbers[place][at]]
-    found = []
+    """A number of a unit, and those of what went with it, of its gate, say, that are not below its own."""
+    own = numbers.get(place, {}).get(at, -inf)
+    found = [own] if own > -inf else []
     for name, indices in unit["with"].items():
         tensor, _, axis = name.rpartition(":")
         row = numbers.get((tensor, int(axis)), {})
-        found += [row[index] for index in indices if index in row]
+        found += [row[index] for index in indices if index in row and row[index] >= own]
     return found
 
 
