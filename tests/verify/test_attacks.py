@@ -46,28 +46,38 @@ def pair(function: Function, bias: float, weight: float, dtype: torch.dtype) -> 
     return before, after
 
 
-def written(value: float, narrow: torch.dtype) -> Function:
-    def function(x: Tensor) -> Tensor:
-        y = torch.zeros_like(x, dtype=narrow)
-        y[:, :] = torch.full_like(x[:, :1], value)
-        return (y.to(x.dtype) - value).relu()
-
-    return function
+def written(x: Tensor) -> Tensor:
+    y = torch.zeros_like(x, dtype=torch.bfloat16)
+    y[:, :] = torch.full_like(x[:, :1], 0.1)
+    return (y.to(x.dtype) - 0.10005).relu()
 
 
-# What units see, their bias, and how strongly they are read. Each differs from 0 where it seems to be 0.
+def filled(x: Tensor) -> Tensor:
+    y = torch.zeros_like(x, dtype=torch.bfloat16).fill_(x.new_full((), 0.1))
+    return (y.to(x.dtype) - 0.10005).relu()
+
+
+def padded(x: Tensor) -> Tensor:
+    return (F.pad(x[:, :0].long(), (0, x.shape[1]), value=-0.9).to(x.dtype) + 0.5).relu()
+
+
+# What units see, their bias, and how strongly they are read. Each fires, and would not with the numbers of the text.
 LIVE: dict[str, tuple[Function, float, float, torch.dtype]] = {
     "a sigmoid far down": (torch.sigmoid, -40.0, 1e18, torch.float32),
-    "a sigmoid in double precision": (lambda x: (torch.sigmoid(x) - 1.3e-9).relu(), -20.45, 1e12, torch.float64),
     "a number that is rounded": (
         lambda x: (F.hardtanh(x, 0.0, 0.1).double() - 0.1000000001).relu() * 1e9, 1.0, 1.0, torch.float32),
-    "a number that is too small": (lambda x: 1 - torch.full_like(x, 1e-46) * 1e38 * 1e8, 0.0, 1.0, torch.float32),
-    "a whole number": (lambda x: torch.full_like(x, -0.9, dtype=torch.int64) + 0.9, 0.0, 1.0, torch.float32),
-    "a byte": (lambda x: 400 - (torch.full_like(x, 200, dtype=torch.uint8) * 2).to(x.dtype), 0.0, 1.0, torch.float32),
-    "a truth value": (lambda x: 5 - torch.full_like(x, 5, dtype=torch.bool).to(x.dtype), 0.0, 1.0, torch.float32),
-    "a padding of whole numbers": (
-        lambda x: F.pad(x[:, :0].long(), (0, x.shape[1]), value=-0.9).to(x.dtype) + 0.9, 0.0, 1.0, torch.float32),
-    "a part that is written in half precision": (written(0.1, torch.bfloat16), 0.0, 1e4, torch.float32),
+    "a number that is too small": (
+        lambda x: (0.5 - torch.full_like(x, 1e-46) * 1e38 * 1e8).relu(), 0.0, 1.0, torch.float32),
+    "a whole number": (
+        lambda x: (torch.full_like(x, -0.9, dtype=torch.int64) + 0.5).relu(), 0.0, 1.0, torch.float32),
+    "a byte": (
+        lambda x: (300.0 - (torch.full_like(x, 200, dtype=torch.uint8) * 2).to(x.dtype)).relu(),
+        0.0, 1.0, torch.float32),
+    "a truth value": (
+        lambda x: (3.0 - torch.full_like(x, 5, dtype=torch.bool).to(x.dtype)).relu(), 0.0, 1.0, torch.float32),
+    "a padding of whole numbers": (padded, 0.0, 1.0, torch.float32),
+    "a part that is written in half precision": (written, 0.0, 1e4, torch.float32),
+    "half precision that is filled": (filled, 0.0, 1e4, torch.float32),
 }  # fmt: skip
 
 

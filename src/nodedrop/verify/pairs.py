@@ -72,6 +72,9 @@ class Pair:
     u: float = 2.0**-53
 
 
+Pairs = dict[str, Pair]
+
+
 @dataclass
 class Findings:
     """By tensor, axis and index: the largest value that can enter a unit's activation, the size of what enters, and

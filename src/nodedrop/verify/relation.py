@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
 from . import sums as _sums  # noqa: F401  (registers its rules)
-from .arrays import MOVES, compact, dense, grid, keeps_rows, refs, run, whole
-from .calls import RULES, Call, axes_of, is_padded, is_transposed
+from .arrays import MOVES, compact, grid, keeps_rows, refs, run, whole
+from .calls import RULES, Call, axes_of
 from .interval import INF, Array, Value, between, known, unbounded
+from .layers import convolution, product, recurrent
 from .pairs import (
     ALONG,
     EACH,
@@ -34,6 +34,7 @@ from .pairs import (
     Leaf,
     NotProved,
     Pair,
+    Pairs,
     arithmetic,
     axes_left,
     line_of,
@@ -41,10 +42,9 @@ from .pairs import (
     matched_units,
 )
 from .program import Program, Ref, Step
-from .tags import meet, tags_after, tags_of, units_at
+from .tags import meet, tags_after, tags_of
 
 Hints = Mapping[str, Mapping[int, Array]]
-Pairs = dict[str, Pair]
 
 
 def relate(before: Program, after: Program, given: Assumptions, hints: Hints) -> Findings:
@@ -183,11 +183,11 @@ class Walk:
         """Operands with settled indices, and the indices of the result."""
         name = a.op.split(".")[0]
         if a.op in PRODUCTS:
-            return self.product(a, b, pairs)
+            return product(self, a, b, pairs)
         if a.op in RECURRENT:
-            return self.recurrent(a, b, pairs)
+            return recurrent(self, a, b, pairs)
         if "conv" in a.op and a.op in RULES:
-            return self.convolution(a, b, pairs)
+            return convolution(self, a, b, pairs)
         self.same(a, b)
         if a.op in EACH:
             return self.each(a, pairs)
@@ -254,132 +254,6 @@ class Walk:
                 keep = tuple(k for d, k in enumerate(kept) if a.args.get("keepdim") or d not in axes)
         self.require(main, axes)
         return {**others, first: main}, keep
-
-    def product(self, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
-        """x @ y + b, or x @ yᵀ + b for a linear layer."""
-        self.same(a, b)
-        names = PRODUCTS[a.op]
-        x, y, bias = pairs[names[0]], pairs[names[1]], pairs.get(names[2])
-        rank = len(y.value.shape)
-        inner, outer = (1, 0) if a.op == "linear.default" else (rank - 2, rank - 1)
-        if len(x.value.shape) < max(2, rank) or rank < 2 or (bias is not None and len(bias.value.shape) != 1):
-            return self.untouched(a, b, pairs)
-        x = self.settled(x, {len(x.value.shape) - 1: y.keep[inner]} if y.leaf is None else None)
-        lead = len(x.keep) - rank
-        batch = {d: x.keep[d + lead] for d in range(rank - 2) if y.value.shape[d] > 1}
-        y = self.settled(y, {inner: x.keep[-1], **batch}, bias)
-        idle: Array = np.zeros(y.value.shape[inner], bool)
-        if y.value.rows is None:
-            zero = np.take(np.broadcast_to(y.value.zero, y.value.shape), y.keep[outer], outer)
-            idle = np.asarray(np.moveaxis(zero, inner, 0).reshape(len(idle), -1).all(1))
-        mass = None
-        if y.value.exact and y.value.rows is None and rank == 2 and bias is not None and bias.leaf is not None:
-            mass = np.take(y.value.full(0, 1).lo, y.keep[outer], outer)
-            mass = mass if outer == 0 else mass.T
-        found = {names[0]: x, names[1]: y}
-        if bias is not None:
-            found[names[2]] = self.absorb(x, len(x.keep) - 1, idle, mass, bias, y.keep[outer])
-        else:
-            self.absorb(x, len(x.keep) - 1, idle, None, None, y.keep[outer])
-        return found, (*x.keep[:-1], y.keep[outer])
-
-    def recurrent(self, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
-        """An LSTM or GRU may have lost inputs, of which its first layer's weights must know; all else is whole."""
-        self.same(a, b)
-        x, params = self.settled(pairs["input"]), refs(a.args["params"])
-        rank, each = len(x.keep), 4 if a.args["has_biases"] else 2
-        directions = 2 if a.args["bidirectional"] else 1
-        if len(params) != each * directions * int(a.args["num_layers"]):
-            return self.untouched(a, b, pairs)
-        readers = [params[k * each] for k in range(directions)]
-        idle: Array = np.ones(x.value.shape[-1], bool)
-        for place in refs(a.args):
-            if place in readers:
-                w = self.settled(self.values[place][0], {1: x.keep[-1]})
-                self.require(w, [0])
-                idle &= w.value.rows is None and np.broadcast_to(w.value.zero, w.value.shape).all(0)
-            elif place != a.args["input"].place:
-                self.require(self.settled(self.values[place][0]))
-        self.require(x, range(rank - 1))
-        self.absorb(x, rank - 1, idle, None, None, np.zeros(0, int))
-        return {**pairs, "input": x}, tuple(np.arange(n) for n in a.results[0][0])  # type: ignore[index]
-
-    def convolution(self, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
-        """As a linear layer over channels, with the kernels of all groups written into one."""
-        call = self.call(a)
-        x, w, bias = self.settled(pairs["input"]), pairs["weight"], pairs.get("bias")
-        rank = len(x.value.shape)
-        if w.leaf is None or not (w.value.exact or w.leaf.stated) or len(w.value.shape) != rank or rank < 3:
-            return self.untouched(a, b, pairs)
-        self.same(a, b, but="groups")
-        self.require(x, [d for d in range(rank) if d != 1])
-        if w.leaf.before.shape[2:] != w.leaf.after.shape[2:] or set(self.hints.get(w.leaf.name, {})) - {0, 1, INNER}:
-            raise NotProved(f"{self.place} has other kernels in the second module")
-        turned, left = is_transposed(call, a.args), x.keep[1]
-        if w.leaf.stated:
-            return self.stated(a, x, w, bias, turned)
-        old, new = (dense(t, s.args["groups"], turned) for t, s in ((w.leaf.before, a), (w.leaf.after, b)))
-        given = self.hints.get(w.leaf.name, {})
-        rows = given.get(INNER, given.get(1)) if turned else given.get(0)
-        if turned and rows is not None and INNER not in given:  # the same units of every group
-            rows = (np.arange(a.args["groups"])[:, None] * w.leaf.before.shape[1] + rows).reshape(-1)
-            rows = rows if a.args["groups"] == b.args["groups"] else None
-        rows = matched_units(old[:, left], new, None if bias is None else bias.leaf) if rows is None else rows
-        if not np.array_equal(old[np.ix_(rows, left)], new):
-            raise NotProved(f"{self.place}: '{w.leaf.name}' of the second module is not the first's without some units")
-        mass = None if is_padded(call, a.args) or bias is None or bias.leaf is None else old[rows].sum(-1)
-        settled = self.absorb(x, 1, (old[rows] == 0).all((0, 2)), mass, bias, rows)
-        found = {"input": x, "weight": w, **({} if bias is None else {"bias": settled})}
-        return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
-
-    def stated(self, a: Step, x: Pair, w: Pair, bias: Pair | None, turned: bool) -> tuple[Pairs, Keep]:
-        """A convolution of which only a part is known, at most."""
-        groups, shape = int(a.args["groups"]), w.value.shape
-        given = self.hints.get(w.leaf.name, {})  # type: ignore[union-attr]
-        outer = given.get(0, np.arange(shape[0]))
-        inner = given.get(INNER if groups > 1 else 1, np.arange(groups * shape[1]))
-        rows, read = (inner, outer) if turned else (outer, inner)
-        if not np.array_equal(read, x.keep[1]):
-            raise NotProved(f"{self.place}: values that meet have lost different elements")
-        used = np.ones(shape, bool) if w.value.rows is not None else ~np.broadcast_to(w.value.zero, shape)
-        idle = np.asarray(~dense(used, groups, turned)[rows].any((0, 2)))
-        settled = self.absorb(x, 1, idle, None, bias, rows)
-        found = {"input": x, "weight": w, **({} if bias is None else {"bias": settled})}
-        return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
-
-    def absorb(self, x: Pair, axis: int, idle: Array, mass: Array | None, bias: Pair | None, rows: Array) -> Any:
-        """Every input that is gone must not be missed. `idle` are those that nothing left reads, `mass` the weights
-        left by which a constant can have moved into the bias, [units, inputs]."""
-        x = replace(x, value=x.value.sure)
-        size, left = x.value.shape[axis], x.keep[axis]
-        if len(np.unique(left)) != len(left):
-            raise NotProved(f"{self.place}: an element is summed twice")
-        others = tuple(d for d in range(len(x.value.shape)) if d != axis)
-        dead = np.broadcast_to(x.value.zero.all(others), size)
-        lo, hi = (np.broadcast_to(end, size) for end in (x.value.lo.min(others), x.value.hi.max(others)))
-        shift = scale = np.zeros(len(rows))
-        for index in np.setdiff1d(np.arange(size), left).tolist():
-            still = hi[index] - lo[index] <= 130 * x.u * max(abs(lo[index]), abs(hi[index])) < INF
-            true = (bool(dead[index]), mass is not None and still, bool(idle[index]))
-            units = units_at(x.value, axis, index)
-            if not any(true):
-                names = " or ".join(dict.fromkeys(f"unit {at} of '{unit[0]}'" for unit, at in units))
-                what = names or f"element {index} of axis {axis}"
-                raise NotProved(f"{self.place} reads {what}, which was removed and may be as large as {hi[index]:.4g}")
-            for unit, at in units:
-                self.findings.kinds.setdefault(unit, {}).setdefault(at, set()).add(true)
-            if mass is not None and not (dead[index] or idle[index]):
-                terms = mass[:, index] * (lo[index] + hi[index]) / 2
-                shift, scale = shift + terms, scale + np.abs(terms)
-        if bias is None or not scale.any():
-            return None if bias is None else self.settled(bias, {0: rows})
-        leaf = bias.leaf
-        if leaf is None or leaf.after.shape != rows.shape:
-            raise NotProved(f"{self.place}: the bias has another size than the units")
-        wanted, noise = leaf.before[rows] + shift, 256 * x.u * (np.abs(leaf.before[rows]) + scale)
-        if not (np.abs(leaf.after - wanted) <= noise).all():
-            raise NotProved(f"{self.place}: '{leaf.name}' does not contain the constants that were removed")
-        return replace(bias, keep=(rows,))
 
     def call(self, a: Step) -> Call:
         """What a rule must know about a use of its operator."""
