@@ -47,8 +47,7 @@ def pair(function: Function, bias: float, weight: float, dtype: torch.dtype) -> 
 
 
 def written(x: Tensor) -> Tensor:
-    y = torch.zeros_like(x, dtype=torch.bfloat16)
-    y[:, :] = torch.full_like(x[:, :1], 0.1)
+    y = torch.slice_scatter(torch.zeros_like(x, dtype=torch.bfloat16), torch.full_like(x, 0.1), dim=1)
     return (y.to(x.dtype) - 0.10005).relu()
 
 
