@@ -52,7 +52,7 @@ def written(x: Tensor) -> Tensor:
 
 
 def filled(x: Tensor) -> Tensor:
-    y = torch.zeros_like(x, dtype=torch.bfloat16).fill_(x.new_full((), 0.1))
+    y = torch.fill(torch.zeros_like(x, dtype=torch.bfloat16), x.new_full((), 0.1))
     return (y.to(x.dtype) - 0.10005).relu()
 
 
