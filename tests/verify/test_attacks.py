@@ -17,9 +17,9 @@ from torch.nn import functional as F
 import nodedrop as nd
 from nodedrop.verify import Verdict, verify
 from nodedrop.verify.interval import INF, Value, known
-from nodedrop.verify.pairs import Assumptions, NotProved
+from nodedrop.verify.pairs import Assumptions
 from nodedrop.verify.program import read as program_of
-from nodedrop.verify.relation import Walk, relate
+from nodedrop.verify.relation import Walk
 from nodedrop.verify.run import verify_run
 
 Function = Callable[[Tensor], Tensor]
@@ -52,7 +52,7 @@ def written(x: Tensor) -> Tensor:
 
 
 def filled(x: Tensor) -> Tensor:
-    y = torch.fill(torch.zeros_like(x, dtype=torch.bfloat16), x.new_full((), 0.1))
+    y = torch.fill(torch.zeros_like(x, dtype=torch.bfloat16), torch.full((), 0.1))
     return (y.to(x.dtype) - 0.10005).relu()
 
 
@@ -126,32 +126,31 @@ def test_domains_and_ledgers_go_by_name(tmp_path: Path) -> None:
 
 
 class Remembers(nn.Module):
-    """Adds what it saw the time before."""
+    """Multiplies with what it saw the time before, in this order or the other."""
 
-    def __init__(self, width: int, shift: int) -> None:
+    def __init__(self, width: int, flipped: bool) -> None:
         super().__init__()
-        self.first, self.shift = nn.Linear(2, 4), shift
+        self.first, self.last, self.flipped = nn.Linear(2, width), nn.Linear(width, 2), flipped
         self.register_buffer("seen", torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.first(x).relu()
-        start = self.shift
-        out = y[:, start : start + len(self.seen)] + self.seen
-        self.seen.copy_(y[0, : len(self.seen)])
+        out = self.last(y * (self.seen.flip(0) if self.flipped else self.seen))
+        self.seen.copy_(y[0])
         return out
 
 
-def test_what_is_written_must_be_what_is_read_the_next_time() -> None:
-    before, after = Remembers(4, 0), Remembers(4, 0)
-    after.load_state_dict(before.state_dict())
-    assert verify(before, after, torch.rand(2, 2)).status == "proved"
-    program = program_of(before, torch.rand(2, 2), "eval")
-    assert set(program.written) == {"seen"}
-    gone = {0: np.array([1, 2, 3])}
-    facts = {"first.weight": known(np.zeros((4, 2))), "first.bias": known(np.full(4, -1.0))}
-    given = Assumptions({"x": (np.zeros((1, 1)), np.ones((1, 1)))}, 1.0, known=facts)
-    with pytest.raises(NotProved):
-        relate(program, program, given, {"seen": gone})
+@pytest.mark.parametrize("flipped", [False, True])
+def test_what_is_written_must_be_what_is_read_the_next_time(flipped: bool) -> None:
+    before, after, x = Remembers(4, flipped), Remembers(3, flipped), torch.rand(2, 2)
+    with torch.no_grad():
+        before.first.weight[0], before.first.bias[0], before.first.bias[1:] = 0.0, -1.0, 2.0
+        for new, old in zip(after.parameters(), before.parameters(), strict=True):
+            new.copy_(old[tuple(slice(-n, None) for n in new.shape)])
+    assert verify(before, after, x).status == ("refuted" if flipped else "proved")
+    differences = [float((before(x) - after(x)).detach().abs().max()) for _ in range(2)]
+    assert differences[0] == 0
+    assert (differences[1] > 1e-2) == flipped
 
 
 def test_no_mode_is_no_proof() -> None:
@@ -290,3 +289,27 @@ def test_weights_in_no_format(tmp_path: Path) -> None:
     lines[1]["witness"]["sha256"] = sha256(b"nothing").hexdigest()
     write(tmp_path / "ledger.jsonl", mended(lines))
     assert "cannot be read" in checked(tmp_path, first, model).reason
+
+
+class Gated(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.value, self.gate, self.last = nn.Linear(2, width), nn.Linear(2, width), nn.Linear(width, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.value(x).relu() * self.gate(x).relu())
+
+
+def test_a_unit_may_not_state_a_smaller_bound_of_its_gate(tmp_path: Path) -> None:
+    before, after, path = Gated(4), Gated(4), tmp_path / "ledger.jsonl"
+    with torch.no_grad():
+        for layer, bias in ((before.value, -1.0), (before.gate, -5.0)):
+            layer.weight[0], layer.bias[0] = 0.0, bias
+    after.load_state_dict(before.state_dict())
+    nd.compact_(after, torch.rand(2, 2), ledger=path)
+    lines = read(path)
+    unit = next(line for line in lines if line["line"] == "unit" and line["weight"] == "value.weight")
+    for bound, status in ((unit["bound"], "proved"), (-5.0, "refuted")):
+        unit["bound"] = bound
+        write(path, mended(lines))
+        assert verify(before, after, torch.rand(2, 2), ledger=path).status == status
