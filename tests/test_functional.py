@@ -19,6 +19,7 @@ from nodedrop.functional import (
     condition_bn,
     penalty,
     penalty_bn,
+    penalty_gn,
     penalty_ln,
     soft_clamped_relu,
     upper_bound,
@@ -315,6 +316,37 @@ def test_half_precision_penalties_are_summed_in_float32(dtype: torch.dtype) -> N
     assert totals.tolist() == [300 * 300 + 600, 300 * (1024 + 2)]
 
 
+@pytest.mark.parametrize("form", PENALTY_FORMS)
+@pytest.mark.parametrize(("spare", "spared"), [(0.01, 1), (0.5, 0.5), (0.99, 1.0)])
+def test_the_largest_penalties_are_spared_and_have_no_gradient(
+    case: Case, form: str, spare: float, spared: float
+) -> None:
+    alone = sorted(REFERENCE[form]([w for _, w in terms], b, 1.0) for terms, b in case.units())
+    count = spared if isinstance(spared, int) else math.ceil(spared * len(alone))
+    bias = case.bias.clone().requires_grad_()
+    computed = penalty(case.weight, bias, form=form, spare=spare, **case.options)
+    assert computed.item() == pytest.approx(sum(alone[: len(alone) - count]))
+    (gradient,) = torch.autograd.grad(computed, bias)
+    assert int((gradient == 0).sum()) >= count
+    if form == "paper":
+        assert int((gradient == 0).sum()) == count
+
+
+def test_every_kind_of_penalty_spares() -> None:
+    weight, bias, scale, offset = norm_case(True)
+    gamma, beta = torch.rand(2, 6, dtype=torch.float64)
+    for compute in (
+        functools.partial(penalty_bn, gamma, beta, 16),
+        functools.partial(penalty_ln, weight, bias, scale, offset),
+        functools.partial(penalty_gn, weight, bias, scale, offset, 10),
+        functools.partial(penalty_gn, weight, bias, scale, offset, 10, rectified=True),
+    ):
+        most = [float(compute(spare=share) - compute(spare=0.99)) for share in (0.0, 0.3, 0.6, 0.9)]
+        assert most == sorted(most, reverse=True)
+        assert len(set(most)) == 4
+        assert compute(spare=0.99) == 0, "of six units, six are spared"
+
+
 @pytest.mark.parametrize("m", [1, 64, 100.0])
 @pytest.mark.parametrize("C", [1.0, 0.25])
 def test_batch_norm_penalties(m: float, C: float) -> None:
@@ -371,6 +403,8 @@ DENSE, ROW = torch.zeros(3, 4), torch.zeros(4)
 BAD_INPUT: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: penalty(DENSE, form="l1"), "form must be one of paper, one-sided, .*, got 'l1'"),
     (lambda: penalty_bn(ROW, ROW, 4, form="l2"), "form must be one of paper, one-sided, got 'l2'"),
+    (lambda: penalty(DENSE, spare=1.0), "spare must be from 0 on and below 1, got 1.0"),
+    (lambda: penalty_bn(ROW, ROW, 4, spare=-0.1), "spare must be from 0 on and below 1, got -0.1"),
     (lambda: penalty(DENSE, C=0.0), "C must be positive and finite, got 0.0"),
     (lambda: penalty(DENSE, C=math.nan), "C must be positive and finite, got nan"),
     (lambda: penalty_bn(ROW, ROW, 4, C=-1), "C must be positive and finite, got -1"),

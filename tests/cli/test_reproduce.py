@@ -32,6 +32,17 @@ def test_every_run_leaves_a_record_by_experiment(tmp_path: Path, monkeypatch: py
     shown = run("mnist-lambda", *changes, "--set", "images=80", *where)
     assert shown.exit_code == 0
     assert "Dense160" in shown.stdout
+    records[0].unlink()
+    elsewhere = ["--out", tmp_path / "others", "--results", tmp_path / "results", "--missing", "--json"]
+    again = run("mnist-lambda", *changes, "--set", "images=80", *elsewhere)
+    assert "1 of 2 runs are recorded" in again.stderr
+    assert json.loads(again.stdout)["records"] == [str(records[0])]
+    nothing = run("mnist-lambda", *changes, "--set", "images=80", *elsewhere)
+    assert (nothing.exit_code, json.loads(nothing.stdout)["records"]) == (0, [])
+    records[0].write_text("[]")
+    broken = run("mnist-lambda", *changes, "--set", "images=80", *elsewhere)
+    assert broken.exit_code == 2
+    assert "is no record of a run" in broken.stderr
 
 
 def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:

@@ -86,6 +86,23 @@ def test_seeds_go_together_and_comparisons_find_their_kin(results: Path) -> None
     assert [r.name for r in compared(records, "form")] == ["run0", "run1", "run2", "run5"]
 
 
+def test_a_dense_run_is_the_baseline_of_any_penalty(results: Path) -> None:
+    path = results / "mnist" / "run1.json"
+    record = json.loads(path.read_text())
+    record["recipe"]["spare"] = 0.5
+    path.write_text(json.dumps(record))
+    records, _ = read(results)
+    plain, spared = settings(standard(records, "mnist"))
+    assert spared.title.endswith("spare 0.5 for 0")
+    assert [len(setting.records) for setting in (plain, spared)] == [4, 2]
+    for setting in (plain, spared):
+        baseline = setting.series[0].baseline
+        assert baseline is not None
+        assert baseline.records[0].name == "run0"
+    (alone,) = settings(record for record in records if record.dense)
+    assert [record.name for record in alone.records] == ["run0"]
+
+
 def test_the_same_run_twice_counts_once(results: Path) -> None:
     shutil.copy(results / "mnist" / "run1.json", results / "mnist" / "again.json")
     records, _ = read(results)

@@ -339,6 +339,20 @@ def test_a_collapse_can_be_an_error() -> None:
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
+@pytest.mark.parametrize(("spare", "left"), [(0.0, 0), (0.5, 1)])
+def test_no_layer_loses_its_last_unit_if_some_are_spared(spare: float, left: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    drop = NodeDrop(model, optimizer, torch.rand(2, 3), lam=1.0, spare=spare, on_collapse="allow")
+    for _ in range(200):
+        optimizer.zero_grad()
+        drop.penalty().backward()
+        optimizer.step()
+        drop.drop()
+    assert drop.widths["0"] == left
+
+
 def test_batch_proved_units_go_and_the_change_in_eval_mode_is_stated() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)).double()
@@ -467,6 +481,7 @@ def test_bad_input() -> None:
     for options, words in [
         ({"lam": -1.0}, "λ must be a number from 0 on"),
         ({"C": 0.0}, "C must be above 0"),
+        ({"spare": 1.0}, "spare must be from 0 on and below 1"),
         ({"m": "pixels"}, "m must be"),
         ({"on_collapse": "ignore"}, "on_collapse"),
         ({"include": ["encoder.*"]}, r"no layer is called 'encoder\.\*'"),

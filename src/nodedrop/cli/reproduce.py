@@ -39,6 +39,7 @@ def reproduce(
     changes: SetOption = None,
     out: Annotated[Path, typer.Option(help="Each run has a folder in this one.")] = Path("runs"),
     results: Annotated[Path, typer.Option(help="Where the records go, by experiment.")] = Path("results"),
+    missing: Annotated[bool, typer.Option("--missing", help="Only runs that have no record yet.")] = False,
     workers: WorkersOption = 2,
     data_dir: DataDirOption = None,
     download: DownloadOption = False,
@@ -47,23 +48,28 @@ def reproduce(
     """Run what a figure, a table or an argument of the paper rests on, and compare with its numbers.
 
     Each run that ends leaves a record, results/EXPERIMENT/NAME.json, with recipe, machine, versions and command. Runs
-    that several figures share are made once. The same command goes on after Ctrl-C, a failure or a kill.
+    that several figures share are made once. The same command goes on after Ctrl-C, a failure or a kill; with --missing
+    on another machine, too, from the records alone.
     """
-    from ..experiments.reproduce import jobs_of, record
+    from ..experiments.reproduce import jobs_of, record, recorded
     from ..reporting import show
 
     jobs = jobs_of(name, profile, range(seeds), out, settings(changes))
     written: list[str] = []
+    if missing:
+        known = [job for job in jobs if recorded(job, results)]
+        jobs = [job for job in jobs if job not in known]
+        typer.echo(f"{len(known)} of {len(known) + len(jobs)} runs are recorded in '{results}'", err=True)
 
     def ended(job: Job, outcome: Outcome) -> None:
         if outcome.result is not None:
             written.append(str(record(job, outcome.result, results)))
 
-    outcomes = run_all(jobs, workers, data_dir, download, ended=ended, folders=[results])
+    outcomes = run_all(jobs, workers, data_dir, download, ended=ended, folders=[results]) if jobs else []
     if as_json:
         failed = {outcome.job.name: outcome.message for outcome in outcomes if outcome.status != "done"}
         typer.echo(json.dumps({"reproduction": name, "records": written, "failed": failed}))
-    elif written:
+    elif written or not jobs:
         show(results, name, Console())
     if any(outcome.status != "done" for outcome in outcomes):
         raise typer.Exit(1)

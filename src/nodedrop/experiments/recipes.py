@@ -47,6 +47,7 @@ class Recipe:
     form: str = "paper"
     norm_form: str = "paper"
     m: str = "elements"
+    spare: float = 0.0  # share of each layer's units that the penalty leaves alone
     evidence: str = "proved"
     quiet: float = 0.0  # epochs without penalty at the start
     fade: float = 0.0  # share of the run, at its end, over which λ falls to a hundredth
@@ -215,6 +216,15 @@ def to_json(made: Recipe) -> dict[str, Any]:
     return asdict(made)
 
 
+def complete(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What `to_json` gave, perhaps before recipes had all the values they have now.
+
+    >>> complete({"lam": 1e-4})["epochs"]
+    480
+    """
+    return {**asdict(Recipe()), **stored}
+
+
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -294,6 +304,7 @@ _WANTED: dict[str, Rule] = {
     "form": _one_of(PENALTY_FORMS),
     "norm_form": _one_of(NORM_PENALTY_FORMS),
     "m": (_is_count, "elements, batch, channels or a number above 1"),
+    "spare": (lambda value: 0 <= value < 1, "from 0 on and below 1"),
     "evidence": _one_of(("proved", "batch-proved")),
     "quiet": (lambda value: 0 <= value < math.inf, "at least 0"),
     "fade": (lambda value: 0 <= value <= 1, "from 0 to 1"),

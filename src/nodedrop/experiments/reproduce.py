@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..training.atomic import reason, replacing
+from .recipes import complete, to_json
 from .sweep import Grid, Job
 
 SIZES = tuple(f"mnist-dense{size}" for size in (160, 240, 320, 480, 640))
@@ -108,7 +109,7 @@ def jobs_of(
 
 def record(job: Job, result: Mapping[str, Any], folder: Path) -> Path:
     """Write the record of a run that has ended."""
-    path = folder / job.experiment / f"{job.name}.json"
+    path = _path(job, folder)
     origin = {"name": job.name, "experiment": job.experiment, "profile": job.profile, "command": job.command}
     text = json.dumps({**origin, **result}) + "\n"
     try:
@@ -120,3 +121,18 @@ def record(job: Job, result: Mapping[str, Any], folder: Path) -> Path:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
+
+
+def recorded(job: Job, folder: Path) -> bool:
+    """Whether there is a record of this very recipe."""
+    path = _path(job, folder)
+    try:
+        return complete(json.loads(path.read_text(encoding="utf-8"))["recipe"]) == to_json(job.recipe)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"'{path}' is no record of a run ({reason(error)}); take another folder") from None
+
+
+def _path(job: Job, folder: Path) -> Path:
+    return folder / job.experiment / f"{job.name}.json"

@@ -23,7 +23,7 @@ from .lock import locked
 from .machine import machine
 from .making import count_of, data_of, example, network, optimizer, pressure, rate, scaled
 from .networks import ACTIVATIONS
-from .recipes import Recipe, domain_of
+from .recipes import Recipe, complete, domain_of
 
 CHECKPOINT_SECONDS = 60.0
 Watch = Callable[["Progress"], None]
@@ -119,7 +119,7 @@ def configuration(folder: Path) -> dict[str, Any] | None:
         raise InputError(f"'{folder / 'config.json'}' cannot be read: {reason(error)}; take another folder") from None
     if not isinstance(stored, dict) or not {f.name for f in fields(Recipe)} >= set(stored):
         raise InputError(f"'{folder / 'config.json'}' is no configuration of a run; take another folder")
-    return stored
+    return complete(stored)
 
 
 class Run:
@@ -145,7 +145,7 @@ class Run:
         self.drop = NodeDrop(
             self.model, self.optimizer, example(recipe, data, 4),
             lam=pressure(recipe, per_epoch), C=recipe.C, domain=None if data.text else domain_of(recipe),
-            form=recipe.form, norm_form=recipe.norm_form, m=count_of(recipe.m),
+            form=recipe.form, norm_form=recipe.norm_form, m=count_of(recipe.m), spare=recipe.spare,
             evidence=recipe.evidence,  # type: ignore[arg-type]
             batch_size=recipe.batch, on_collapse="allow", check_inputs=False, ledger=self.ledger,
         )  # fmt: skip

@@ -111,6 +111,7 @@ def penalty(
     hi: PerInput = 1.0,
     groups: int = 1,
     transposed: bool = False,
+    spare: float = 0.0,
 ) -> Tensor:
     """Sum a penalty over a layer's units; times λ it is added to the loss.
 
@@ -118,6 +119,9 @@ def penalty(
     channel, are what inputs lie between: a weight is scaled by the largest value of its input, and measured once
     more, scaled by the least, if that is below 0, where negative weights raise the unit. Half-precision weights are
     summed in float32.
+
+    `spare` is the share of the units, those with the largest penalties, that is left out of the sum: the others are
+    driven out, and these learn undisturbed. Of any share above 0, at least one unit is spared.
 
     >>> weight = torch.tensor([[0.5, -2.0], [0.25, 0.25]])
     >>> bias = torch.tensor([0.0, -3.0])
@@ -129,19 +133,23 @@ def penalty(
     4.75
     >>> penalty(weight, bias, lo=-1.0).item()
     6.0
+    >>> penalty(weight, bias, spare=0.5).item()  # the smaller of 1.5 and 2.5
+    1.5
     """
     chosen = _choose(PENALTY_FORMS, form)
     _check_constant(C)
     units = _widen(split_units(weight, groups, transposed))
     scaled = _scaled(units, lo, hi)
     mass = sum((chosen.measure(part).sum(dim=(2, 3)).flatten() for part in scaled), units.new_zeros(()))
-    return chosen.join(mass, unit_bias(bias, units), C).sum()
+    return _sum(chosen.join(mass, unit_bias(bias, units), C), spare)
 
 
-def penalty_bn(gamma: Tensor, beta: Tensor, m: float, *, C: float = 1.0, form: str = "paper") -> Tensor:
+def penalty_bn(
+    gamma: Tensor, beta: Tensor, m: float, *, C: float = 1.0, form: str = "paper", spare: float = 0.0
+) -> Tensor:
     """Sum the batch-norm penalty over units; `m` is the number of values per channel in one batch.
 
-    "paper" is `|γ|√m + |β+C|`, "one-sided" is `max(|γ|√m + β + C, 0)`.
+    "paper" is `|γ|√m + |β+C|`, "one-sided" is `max(|γ|√m + β + C, 0)`; `spare` is that of `penalty`.
 
     >>> gamma, beta = torch.tensor([0.5, -0.25]), torch.tensor([0.0, -3.0])
     >>> penalty_bn(gamma, beta, m=16).item()  # (2 + 1) + (1 + 2)
@@ -152,7 +160,7 @@ def penalty_bn(gamma: Tensor, beta: Tensor, m: float, *, C: float = 1.0, form: s
     chosen = _choose(NORM_PENALTY_FORMS, form)
     _check_constant(C)
     check_norm_sizes(gamma, beta, m)
-    return chosen.join(_widen(gamma).abs() * math.sqrt(m), _widen(beta), C).sum()
+    return _sum(chosen.join(_widen(gamma).abs() * math.sqrt(m), _widen(beta), C), spare)
 
 
 def penalty_ln(
@@ -164,12 +172,14 @@ def penalty_ln(
     C: float = 1.0,
     form: str = "paper",
     rms: bool = False,
+    spare: float = 0.0,
 ) -> Tensor:
     """Sum the penalty over dense units that read a layer norm, or with `rms` an RMS norm.
 
     A normalised vector has `‖x̂‖₂ ≤ √d` and, for layer norm, zero mean. So `z = w·(g∘x̂ + β) + b` stays within
     `√d·‖P(w∘g)‖₂` of `w·β + b`, where `P` removes the mean (RMS norm: no `P`), whatever the norm reads.
-    "paper" is `√d·‖P(w∘g)‖₂ + |w·β + b + C|`, "one-sided" is `max(√d·‖P(w∘g)‖₂ + w·β + b + C, 0)`.
+    "paper" is `√d·‖P(w∘g)‖₂ + |w·β + b + C|`, "one-sided" is `max(√d·‖P(w∘g)‖₂ + w·β + b + C, 0)`; `spare`
+    is that of `penalty`.
 
     >>> weight, bias = torch.tensor([[3.0, 3.0, 3.0, 3.0]]), torch.tensor([-1.0])
     >>> penalty_ln(weight, bias, None, None).item()  # equal weights see only the mean, which is zero
@@ -193,7 +203,7 @@ def penalty_ln(
     if not rms:
         scaled = scaled - scaled.mean(dim=1, keepdim=True)
     radius = math.sqrt(width) * torch.linalg.vector_norm(scaled, dim=1)
-    return chosen.join(radius, centre, C).sum()
+    return _sum(chosen.join(radius, centre, C), spare)
 
 
 def penalty_gn(
@@ -207,12 +217,13 @@ def penalty_gn(
     form: str = "paper",
     rectified: bool = False,
     groups: int = 1,
+    spare: float = 0.0,
 ) -> Tensor:
     """Sum the penalty over units that read a group norm over `count` values, or an instance norm.
 
     Each value lies within `r = |γ|√(count−1)` of β, so `z = w·x + b` stays within `|w|·r` of `w·β + b`. With
     `rectified`, an activation lies in between and x in `[0, max(r + β, 0)]`: the radius is `max(w,0)·max(r + β, 0)`,
-    the centre b. The forms are those of `penalty_ln`.
+    the centre b. The forms and `spare` are those of `penalty_ln`.
 
     >>> weight, gamma, beta = torch.tensor([[0.5, -0.5]]), torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5])
     >>> penalty_gn(weight, None, gamma, beta, count=10).item()  # 3 + |0 + 1|
@@ -229,10 +240,20 @@ def penalty_gn(
     centre = unit_bias(bias, units)
     if rectified:
         most = spread_inputs(torch.relu(radius + shift), units, "the scale of the norm")
-        return chosen.join((torch.relu(units) * most).sum(dim=(2, 3)).flatten(), centre, C).sum()
+        return _sum(chosen.join((torch.relu(units) * most).sum(dim=(2, 3)).flatten(), centre, C), spare)
     reach = (units.abs() * spread_inputs(radius, units, "the scale of the norm")).sum(dim=(2, 3)).flatten()
     middle = (units * spread_inputs(shift, units, "the shift of the norm")).sum(dim=(2, 3)).flatten()
-    return chosen.join(reach, centre + middle, C).sum()
+    return _sum(chosen.join(reach, centre + middle, C), spare)
+
+
+def _sum(penalties: Tensor, spare: float) -> Tensor:
+    """Of the units that are not spared."""
+    if not 0 <= spare < 1:
+        raise InputError(f"spare must be from 0 on and below 1, got {spare}.")
+    if spare == 0:
+        return penalties.sum()
+    count = len(penalties) - math.ceil(spare * len(penalties))
+    return penalties.topk(count, largest=False, sorted=False).values.sum()
 
 
 def _scaled(units: Tensor, lo: PerInput, hi: PerInput) -> list[Tensor]:

@@ -13,6 +13,7 @@ from ..experiments.recipes import EXPERIMENTS, Recipe
 from .records import VARIED, Record
 
 LONG = "cifar10-vgg16-long"  # the experiment of the convergence figure
+PENALTY = ("C", "norm_form", "m", "spare", "evidence", "quiet", "fade", "least")  # values that a dense run does not use
 
 
 @dataclass(frozen=True)
@@ -203,18 +204,30 @@ def series(records: Iterable[Record]) -> list[Series]:
 
 
 def settings(records: Iterable[Record]) -> list[Setting]:
-    """Records apart by all that makes them incomparable; the largest group of an experiment first."""
+    """Records apart by all that makes them incomparable; the largest group of an experiment first.
+
+    A dense run has no penalty, so that it is a baseline to runs with any.
+    """
     found: dict[tuple[Any, ...], list[Record]] = {}
+    dense: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
-        rest = tuple(value for key, value in asdict(record.recipe).items() if key not in VARIED)
-        found.setdefault(rest, []).append(record)
-    made = []
+        group = dense if record.dense else found
+        group.setdefault(_rest(record, VARIED if not record.dense else (*VARIED, *PENALTY)), []).append(record)
     for members in found.values():
+        members += dense.get(_rest(members[0], (*VARIED, *PENALTY)), [])
+    used = {id(record) for members in found.values() for record in members}
+    alone = [members for members in dense.values() if id(members[0]) not in used]
+    made = []
+    for members in [*found.values(), *alone]:
         first = members[0]
         overrides = tuple((key, then, now) for key, (then, now) in first.overrides.items())
         made.append(Setting(first.experiment, first.profile, overrides, tuple(members)))
     order = {name: place for place, name in enumerate(EXPERIMENTS)}
     return sorted(made, key=lambda s: (order.get(s.experiment, len(order)), -len(s.records), s.profile))
+
+
+def _rest(record: Record, but: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(value for key, value in asdict(record.recipe).items() if key not in but)
 
 
 def standard(records: Iterable[Record], data: str) -> list[Record]:

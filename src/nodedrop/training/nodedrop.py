@@ -78,8 +78,10 @@ class NodeDrop:
     `lam` is a number (the paper's default is 1e-5) or a schedule from `nodedrop.training.schedules`; `lam_of` gives
     layers, by name or pattern, factors of their own. `form` is the penalty of layers without batch norm, `norm_form`
     of those with; `m` says what batch norm's bound counts: "elements" (N·H·W, sound), "batch" (the paper's text),
-    "channels" (its published code) or a number. With `evidence="batch-proved"` units go as in the paper's NodeDrop-BN,
-    and each event states how much eval-mode outputs changed on `example_inputs` and on `samples`, if given.
+    "channels" (its published code) or a number. `spare` is the share of each layer's units that the penalty leaves
+    alone, those farthest from dying: with 0.5 networks get smaller at the same error, and no layer loses its last unit
+    (0 in the paper). With `evidence="batch-proved"` units go as in the paper's NodeDrop-BN, and each event states how
+    much eval-mode outputs changed on `example_inputs` and on `samples`, if given.
 
     `dtype` is the precision of the forward pass where it is lower than the parameters', as under autocast: the proofs
     count its rounding. A layer that loses all its units is kept alive by one of them with a warning;
@@ -103,6 +105,7 @@ class NodeDrop:
         form: str = "paper",
         norm_form: str = "paper",
         m: BatchCount = "elements",
+        spare: float = 0.0,
         evidence: Evidence = "proved",
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
@@ -117,7 +120,7 @@ class NodeDrop:
         ledger: str | os.PathLike[str] | LedgerFile | None = None,
     ) -> None:
         self._schedule: Schedule = lam if callable(lam) else constant(lam)
-        self._penalties = Penalties(C, form, norm_form, m)
+        self._penalties = Penalties(C, form, norm_form, m, spare)
         if on_collapse not in ("keep", "error", "allow"):
             raise InputError(f"on_collapse must be 'keep', 'error' or 'allow', not {on_collapse!r}")
         self.on_collapse, self.lam_of = on_collapse, dict(lam_of or {})

@@ -26,10 +26,13 @@ class Penalties:
     form: str
     norm_form: str
     m: BatchCount
+    spare: float
 
     def __post_init__(self) -> None:
         if not self.C > 0:
             raise InputError(f"C must be above 0, not {self.C}")
+        if not 0 <= self.spare < 1:
+            raise InputError(f"spare must be from 0 on and below 1, not {self.spare}")
         if not isinstance(self.m, int | float) and self.m not in ("elements", "batch", "channels"):
             raise InputError(f"m must be 'elements', 'batch', 'channels' or a number, not {self.m!r}")
         if self.form not in functional.PENALTY_FORMS:
@@ -42,15 +45,20 @@ class Penalties:
         self, target: Target, tensors: Mapping[str, Tensor], batch: int, domain: Mapping[str, Interval]
     ) -> partial[Tensor]:
         """One layer's, for training batches of this size and inputs of the network in this domain."""
+        return partial(self._form(target, tensors, batch, domain), C=self.C, spare=self.spare)
+
+    def _form(
+        self, target: Target, tensors: Mapping[str, Tensor], batch: int, domain: Mapping[str, Interval]
+    ) -> partial[Tensor]:
         if target.scale is not None and target.shift is not None:
             affine, count = (tensors[target.scale], tensors[target.shift]), self._count(target, tensors, batch)
-            return partial(functional.penalty_bn, *affine, count, C=self.C, form=self.norm_form)
+            return partial(functional.penalty_bn, *affine, count, form=self.norm_form)
         weight, bias = tensors[target.weight], tensors[target.bias] if target.bias is not None else None
         if target.reads is not None:
-            return partial(_reading(target.reads, target, tensors), C=self.C, form=self.norm_form)
+            return partial(_reading(target.reads, target, tensors), form=self.norm_form)
         lo, hi = _ends(target, weight, domain)
         return partial(
-            functional.penalty, weight, bias, C=self.C, form=self.form, lo=lo, hi=hi, groups=target.groups,
+            functional.penalty, weight, bias, form=self.form, lo=lo, hi=hi, groups=target.groups,
             transposed=target.transposed,
         )  # fmt: skip
 
