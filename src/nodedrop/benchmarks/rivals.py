@@ -136,8 +136,9 @@ class Chain(nn.Module):
         return torch.relu(1 - nn.functional.softplus(1 - v, beta=10.0))
 
 
-def paper(made: Recipe, data: Data, tell: Tell) -> Outcome:
+def paper(made: Recipe, data: Data, tell: Tell, *, lam: float) -> Outcome:
     """The paper's procedure done plainly: activation and penalty by autograd, units removed once, at the end."""
+    made = replace(made, lam=lam, spare=0.0)
     trainer = Trainer(made, data, tell)
     model = trainer.model
     names = [name for name, part in model.named_children() if isinstance(part, SoftClampedReLU)]

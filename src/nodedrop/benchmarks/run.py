@@ -31,7 +31,9 @@ class Case:
 
 
 CASES = {
-    "MNIST Dense320": Case("mnist", {"network": "mnist-dense320", "lam": 1e-3, "epochs": 5}, 0.4, 0.2),
+    "MNIST Dense320": Case(
+        "mnist", {"network": "mnist-dense320", "lam": 2e-3, "spare": 0.8, "quiet": 0.1, "epochs": 5}, 0.4, 0.2
+    ),
     "CIFAR-10 VGG16 without batch norm, a quarter of its width": Case(
         "cifar10-vgg16", {"lam": 1e-4, "activation": "relu", "quiet": 1, "fade": 0.5}, 0.5, 1.0
     ),

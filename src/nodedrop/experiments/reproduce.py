@@ -42,8 +42,13 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "mnist-sizes": Reproduction("MNIST: final over initial size (figure 2, left)", (_MNIST,)),
     "mnist-long": Reproduction(
         "MNIST: how small Dense640 becomes at the dense network's error (the paper's best: 93.3 % removed), and "
-        "whether smaller starts end there too",
-        (Grid("mnist-long", (5e-4, 1e-3, 0.0)), Grid("mnist-long", (1e-3,), SIZES[:-1])),
+        "whether smaller starts end there too; the same with most units spared, beyond the paper",
+        (
+            Grid("mnist-long", (5e-4, 1e-3, 0.0)),
+            Grid("mnist-long", (1e-3,), SIZES[:-1]),
+            Grid("mnist-long", (1e-3, 2e-3, 3e-3), changes=({"spare": 0.8},)),
+            Grid("mnist-long", (3e-3,), SIZES[:-1], changes=({"spare": 0.8},)),
+        ),
     ),
     "cifar10-lambda": Reproduction(
         "CIFAR-10: VGG16 with and without batch norm over λ (figure 3)",
