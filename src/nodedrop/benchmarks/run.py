@@ -30,13 +30,15 @@ class Case:
     points: float
 
 
+# A network with units to spare for what it has to learn: half of VGG16's width, and 10,000 images as they are.
+_CIFAR: dict[str, Any] = {
+    "width": 0.5, "images": 10_000, "shift": 0, "mirror": False, "epochs": 14, "lr": 5e-4, "activation": "relu",
+    "lam": 2e-3, "spare": 0.7, "quiet": 1.5, "fade": 0.7,
+}  # fmt: skip
+_MNIST: dict[str, Any] = {"network": "mnist-dense320", "lam": 2e-3, "spare": 0.8, "quiet": 0.1, "epochs": 5}
 CASES = {
-    "MNIST Dense320": Case(
-        "mnist", {"network": "mnist-dense320", "lam": 2e-3, "spare": 0.8, "quiet": 0.1, "epochs": 5}, 0.4, 0.2
-    ),
-    "CIFAR-10 VGG16 without batch norm, a quarter of its width": Case(
-        "cifar10-vgg16", {"lam": 1e-4, "activation": "relu", "quiet": 1, "fade": 0.5}, 0.5, 1.0
-    ),
+    "MNIST Dense320": Case("mnist", _MNIST, 0.4, 0.2),
+    "CIFAR-10 VGG16 without batch norm, half of its width": Case("cifar10-vgg16", _CIFAR, 0.5, 1.0),
 }
 QUICK: dict[str, Any] = {"images": 300, "epochs": 2, "batch": 50, "least": 2, "width": 0.125}
 
