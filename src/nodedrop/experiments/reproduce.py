@@ -46,8 +46,8 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         (
             Grid("mnist-long", (5e-4, 1e-3, 0.0)),
             Grid("mnist-long", (1e-3,), SIZES[:-1]),
-            Grid("mnist-long", (1e-3, 2e-3, 3e-3), changes=({"spare": 0.8},)),
-            Grid("mnist-long", (3e-3,), SIZES[:-1], changes=({"spare": 0.8},)),
+            Grid("mnist-long", (5e-4, 7e-4, 1e-3), changes=({"spare": 0.8},)),
+            Grid("mnist-long", (1e-3,), SIZES[:-1], changes=({"spare": 0.8},)),
         ),
     ),
     "cifar10-lambda": Reproduction(
