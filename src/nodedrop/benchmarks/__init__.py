@@ -17,7 +17,8 @@ NAMES = {
     "inference": "a compact network beside the dense one and its share of multiply-adds",
     "active": "ReLU units that are always on, and how many of them could be merged",
     "growth": "steps, memory, analysis and cuts as networks grow",
-    "run": "whole NodeDrop runs beside whole dense ones",
+    "run": "a whole NodeDrop run beside a whole dense one: MNIST",
+    "cifar": "a whole NodeDrop run beside a whole dense one: CIFAR-10, whose folder --data-dir names",
     "peers": "NodeDrop beside the paper's procedure, Torch-Pruning and network slimming",
 }
 

@@ -216,6 +216,7 @@ DETAILS: dict[str, Callable[[Record], Iterator[Table]]] = {
     "active": _active,
     "growth": _growth,
     "run": _run,
+    "cifar": _run,
     "peers": _peers,
 }
 
