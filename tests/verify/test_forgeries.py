@@ -82,13 +82,19 @@ def test_the_true_ledger_is_accepted(case: Case) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_every_forged_ledger_is_rejected(case: Case, tmp_path: Path) -> None:
-    lines, accepted = read(case.ledger), []
+    lines, accepted, tried = read(case.ledger), [], dict[str, int]()
     for what, forged in forgeries(lines, FORGED // 2, seed=1):
+        tried[what] = tried.get(what, 0) + 1
         path = write(tmp_path / "forged.jsonl", forged)
         verdict = verify(case.before, case.after, case.inputs, (0.0, 1.0), ledger=path, tries=2)
         if verdict.status == "proved":
             accepted.append(what)
     assert sorted(set(accepted)) == []
+    assert sum(tried.values()) == FORGED // 2
+    assert tried.keys() >= {
+        "a bound was edited", "a unit was swapped", "a line was dropped", "the domain was changed",
+        "a fingerprint is stale", "a unit has another index", "the inputs have another shape", "a line is missing",
+    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("quick")
