@@ -254,3 +254,23 @@ def test_optimizer_state_that_cannot_be_carried_is_refused_and_nothing_changes()
         nd.compact_(net, EXAMPLE, optimizer=optimizer)
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     assert optimizer.state[net[0].weight]["momentum_buffer"].shape == (6, 4)
+
+
+def test_nested_inputs_must_lie_in_the_domain_too() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+        def forward(self, pair: list[torch.Tensor]) -> torch.Tensor:
+            return self.body(pair[0]) + self.body(pair[1])
+
+    with pytest.raises(InputError, match=r"has values from 2 to 2, outside the declared domain"):
+        nd.analyze(Both(), ([torch.rand(2, 3), torch.full((2, 3), 2.0)],))
+    assert nd.analyze(Both(), ([torch.rand(2, 3), torch.rand(2, 3)],)).units
+
+
+def test_an_optimizer_with_state_of_other_shapes_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    with pytest.raises(InputError, match="LBFGS keeps state"):
+        nd.compact_(net, torch.rand(2, 3), optimizer=torch.optim.LBFGS(net.parameters()))

@@ -299,6 +299,19 @@ def test_a_value_that_differs_a_little_is_no_constant(by_position: float, by_mod
     compacted(single, example.float(), others.float(), tolerance=1e-5)
 
 
+def test_a_unit_that_varies_by_a_few_round_offs_is_not_folded() -> None:
+    net = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+    with torch.no_grad():
+        for part, weight, bias in (
+            (net[0], [[0.004], [1.0]], [1000.0, 0.1]),
+            (net[2], [[-1.0, 0.0], [0.0, 1.0]], [1000.0004, 0.0]),  # what is left of the first unit, magnified below
+            (net[4], [[250.0, 1.0]], [0.0]),
+        ):
+            part.weight.copy_(torch.tensor(weight))
+            part.bias.copy_(torch.tensor(bias))
+    assert nd.compact_(net, torch.tensor([[0.2]])).removed == ()
+
+
 def test_a_model_traced_in_parts_is_pinned_unless_it_is_allowed() -> None:
     net = Net(lambda net, x: net.body(x) if x.mean() > 0.5 else net.hidden(x))
     assert_pinned(compacted(net, torch.ones(2, 3), ZEROS), "parts=True")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .bounds.domain import boxes
 from .errors import InputError
@@ -114,6 +115,11 @@ def optimizers_of(module: nn.Module, optimizer: Optimizer | Sequence[Optimizer] 
     for item in given:
         if not isinstance(item, Optimizer):
             raise InputError(f"optimizer must be a torch.optim.Optimizer, not {type(item).__name__}")
+        if type(item).__name__ in ("LBFGS", "Adafactor", "ZeroRedundancyOptimizer"):
+            raise InputError(
+                f"{type(item).__name__} keeps state that does not have its parameters' shapes and cannot be cut with "
+                "them; train with SGD, Adam, AdamW, RMSprop, Adagrad or NAdam"
+            )
         if not any(id(p) in own for group in item.param_groups for p in group["params"]):
             raise InputError(f"the {type(item).__name__} holds none of the model's parameters; build it on this model")
     return given
@@ -122,7 +128,7 @@ def optimizers_of(module: nn.Module, optimizer: Optimizer | Sequence[Optimizer] 
 def tensor_inputs(example_inputs: Any) -> list[Tensor]:
     """The tensors among the inputs, in call order."""
     args, kwargs = split_inputs(example_inputs)
-    return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    return [value for value in tree_leaves([*args, *kwargs.values()]) if isinstance(value, Tensor)]
 
 
 def probe(graph: Graph, example_inputs: Any, domain: Any) -> Any:
@@ -145,7 +151,7 @@ def probe(graph: Graph, example_inputs: Any, domain: Any) -> Any:
     args, kwargs = split_inputs(example_inputs)
     if isinstance(example_inputs, Tensor):
         return drawn(example_inputs)
-    return {key: drawn(value) for key, value in kwargs.items()} if kwargs else tuple(drawn(value) for value in args)
+    return tree_map(drawn, dict(kwargs) if kwargs else tuple(args))
 
 
 def samples_of(graph: Graph, samples: Any) -> list[Mapping[str, Any]]:

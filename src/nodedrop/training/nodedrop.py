@@ -126,7 +126,7 @@ class NodeDrop:
         self.on_collapse, self.lam_of = on_collapse, dict(lam_of or {})
         if evidence == "batch-proved" and batch_size is None:
             raise InputError("evidence='batch-proved' needs batch_size=, the largest batch you will train with")
-        _require_training_possible(optimizer)
+        _require_training_possible()
         inner, wrapper = unwrapped(model)
         if any(part in _IN_USE for part in inner.modules()) or any(inner in root.modules() for root in _IN_USE):
             raise InputError("this model, or a part of it, already has a NodeDrop; use that one, or delete it first")
@@ -215,7 +215,7 @@ class NodeDrop:
                 "drop() was called between penalty() and backward(), and a cut would invalidate the graph in between; "
                 "call it after optimizer.step()"
             )
-        _require_training_possible(None)
+        _require_training_possible()
         if self._shapes != _shapes(self.model):
             raise InputError(
                 "the model's tensors changed their shapes by other hands than this NodeDrop's; after loading or "
@@ -320,17 +320,10 @@ def _shapes(model: nn.Module) -> list[tuple[int, ...]]:
     return [tuple(p.shape) for p in model.parameters()]
 
 
-def _require_training_possible(optimizer: Optimizer | Sequence[Optimizer] | None) -> None:
-    """Refuse at once what would fail at the first cut, or after it."""
+def _require_training_possible() -> None:
+    """Refuse at once what would fail after a cut."""
     if torch.is_inference_mode_enabled():
         raise InputError("what is cut under torch.inference_mode() cannot be trained afterwards; do it outside")
-    given = optimizer if isinstance(optimizer, Sequence) else [optimizer]
-    for kind in (type(item).__name__ for item in given):
-        if kind in ("LBFGS", "Adafactor", "ZeroRedundancyOptimizer"):
-            raise InputError(
-                f"{kind} keeps state that does not have its parameters' shapes and cannot be cut with them; train with "
-                "SGD, Adam, AdamW, RMSprop, Adagrad or NAdam"
-            )
 
 
 def _plain(item: nn.Module) -> nn.Module:

@@ -127,7 +127,7 @@ def _absorb(walk: Walk, x: Pair, axis: int, idle: Array, mass: Array | None, bia
     lo, hi = (np.broadcast_to(end, size) for end in (x.value.lo.min(others), x.value.hi.max(others)))
     shift = scale = np.zeros(len(rows))
     for index in np.setdiff1d(np.arange(size), left).tolist():
-        still = hi[index] - lo[index] <= 130 * x.u * max(abs(lo[index]), abs(hi[index])) < INF
+        still = hi[index] - lo[index] <= 12 * x.u * max(abs(lo[index]), abs(hi[index])) < INF
         true = (bool(dead[index]), mass is not None and still, bool(idle[index]))
         units = units_at(x.value, axis, index)
         if not any(true):
