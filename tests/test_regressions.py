@@ -299,17 +299,18 @@ def test_a_value_that_differs_a_little_is_no_constant(by_position: float, by_mod
     compacted(single, example.float(), others.float(), tolerance=1e-5)
 
 
-def test_a_unit_that_varies_by_a_few_round_offs_is_not_folded() -> None:
-    net = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+@pytest.mark.parametrize(("dtype", "slope"), [(torch.float32, 4e-3), (torch.float64, 1e-11)])
+def test_a_unit_that_varies_by_a_few_round_offs_is_not_folded(dtype: torch.dtype, slope: float) -> None:
+    net = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).to(dtype)
     with torch.no_grad():
         for part, weight, bias in (
-            (net[0], [[0.004], [1.0]], [1000.0, 0.1]),
-            (net[2], [[-1.0, 0.0], [0.0, 1.0]], [1000.0004, 0.0]),  # what is left of the first unit, magnified below
-            (net[4], [[250.0, 1.0]], [0.0]),
+            (net[0], [[slope], [1.0]], [1000.0, 0.1]),
+            (net[2], [[-1.0, 0.0], [0.0, 1.0]], [1000.0 + slope / 10, 0.0]),  # leaves what varies, magnified below
+            (net[4], [[1 / slope, 1.0]], [0.0]),
         ):
-            part.weight.copy_(torch.tensor(weight))
-            part.bias.copy_(torch.tensor(bias))
-    assert nd.compact_(net, torch.tensor([[0.2]])).removed == ()
+            part.weight.copy_(torch.tensor(weight, dtype=torch.float64))
+            part.bias.copy_(torch.tensor(bias, dtype=torch.float64))
+    assert nd.compact_(net, torch.full((1, 1), 0.2, dtype=dtype)).removed == ()
 
 
 def test_a_model_traced_in_parts_is_pinned_unless_it_is_allowed() -> None:

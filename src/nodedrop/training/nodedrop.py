@@ -79,8 +79,8 @@ class NodeDrop:
     layers, by name or pattern, factors of their own. `form` is the penalty of layers without batch norm, `norm_form`
     of those with; `m` says what batch norm's bound counts: "elements" (N·H·W, sound), "batch" (the paper's text),
     "channels" (its published code) or a number. `spare` is the share of each layer's units that the penalty leaves
-    alone, those farthest from dying: with 0.5 networks get smaller at the same error, and no layer loses its last unit
-    (0 in the paper). With `evidence="batch-proved"` units go as in the paper's NodeDrop-BN, and each event states how
+    alone, those farthest from dying: the others go sooner, and the penalty alone never takes a layer's last unit (0 in
+    the paper). With `evidence="batch-proved"` units go as in the paper's NodeDrop-BN, and each event states how
     much eval-mode outputs changed on `example_inputs` and on `samples`, if given.
 
     `dtype` is the precision of the forward pass where it is lower than the parameters', as under autocast: the proofs
