@@ -477,3 +477,44 @@ def test_what_the_models_own_code_refuses_is_pinned_and_said() -> None:
     kept = [unit.reason or "" for unit in ledger.units if unit.layer == "first" and unit.status == "pinned"]
     assert len(ledger.removed) + sum(bool(reason) for reason in kept) == 3
     assert all("own code" in reason or "even" in reason or "split" in reason for reason in kept)
+
+
+EDGES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "relu": (torch.relu, True),
+    "relu6": (nn.functional.relu6, True),
+    "hardtanh": (lambda x: nn.functional.hardtanh(x, 0.0, 1.0), True),
+    "threshold": (lambda x: nn.functional.threshold(x, 0.0, 0.0), True),
+    "clamp": (lambda x: x.clamp(min=0.0), False),
+    "clamp to 1": (lambda x: x.clamp(0.0, 1.0), False),
+    "clamp_min": (lambda x: torch.clamp_min(x, 0), False),
+    "maximum": (lambda x: torch.maximum(x, torch.zeros_like(x)), False),
+    "minimum": (lambda x: -torch.minimum(-x, torch.zeros_like(x)), False),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_a_unit_that_just_reaches_a_sloped_edge_still_has_gradients_and_stays(name: str) -> None:
+    activation, flat = EDGES[name]
+    net = nn.Sequential(awake(nn.Linear(3, 4)), awake(nn.Linear(4, 6)), nn.Identity(), awake(nn.Linear(6, 2)))
+    net[2].forward = activation
+    with torch.no_grad():
+        net[0].bias.zero_()
+        net[0].weight.abs_()  # so that an input of zeros makes zeros
+        net[1].weight[1:3] = -net[1].weight[1:3].abs()
+        net[1].bias[1:3] = torch.tensor([0.0, -0.1])
+    before, zeros = copy.deepcopy(net), torch.zeros(2, 3)
+    gone = [("1", 1), ("1", 2)] if flat else [("1", 2)]
+    assert removed(nd.compact_(net, zeros + 0.5)) == gone
+    kept = [k for k in range(6) if ("1", k) not in gone]
+    for model in (before, net):
+        model(zeros).sum().backward()
+    assert torch.allclose(before[0].bias.grad, net[0].bias.grad, rtol=1e-12)
+    assert torch.allclose(before[1].weight.grad[kept], net[1].weight.grad, rtol=1e-12)
+
+
+def test_a_unit_that_just_reaches_saturation_of_clamp_still_has_gradients_and_stays() -> None:
+    net = nn.Sequential(awake(nn.Linear(3, 4)), nn.Identity(), awake(nn.Linear(4, 2)))
+    net[1].forward = lambda x: x.clamp(min=1.0).clamp(max=1.0)  # always 1, with a slope where the input is 1, too
+    with torch.no_grad():
+        net[0].weight[1] = 0.1
+    assert removed(nd.compact_(net, torch.rand(2, 3), domain=(0.0, 1.0), on_collapse="keep")) == [("0", 1)]

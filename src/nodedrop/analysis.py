@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .planning import Account, Unit
+from .planning import Account, Unit, needed
 from .proof import Certificate
 
 
@@ -102,7 +102,7 @@ def why_nothing(analysis: Analysis) -> list[str]:
         if alive:
             nearest = "their bound is infinite"
             if finite:
-                nearest = f"the nearest has an upper bound of {min(finite):.3g}, which must be ≤ {account.edge:g}"
+                nearest = f"the nearest has an upper bound of {min(finite):.3g}, which must be {needed(account.edge)}"
             parts.append(f"{len(alive)} can still fire, {nearest}")
         lines.append(f"  {account.layer}: {'; '.join(parts)}")
     return lines

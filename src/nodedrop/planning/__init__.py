@@ -1,6 +1,6 @@
 """Certificates in, a Plan of cuts out."""
 
-from .account import Account, Unit, account
+from .account import Account, Unit, account, needed
 from .agree import disagreement
 from .plan import Cut, Folding, Plan, plan
 from .reach import reach
@@ -16,6 +16,7 @@ __all__ = [
     "Unit",
     "account",
     "disagreement",
+    "needed",
     "plan",
     "reach",
     "shrink",

@@ -55,6 +55,15 @@ class Account:
         return found
 
 
+def needed(edge: float) -> str:
+    """What a bound must be, in words. Some zero regions end just below 0, which no format shows.
+
+    >>> needed(0.0), needed(-3.0), needed(-5e-324)
+    ('at most 0', 'at most -3', 'less than 0')
+    """
+    return f"at most {edge:g}" if edge == 0 or abs(edge) > 1e-300 else "less than 0"
+
+
 def account(
     structure: Structure, certificates: Sequence[Certificates], plan: Plan, blocked: Mapping[int, str]
 ) -> tuple[Account, ...]:

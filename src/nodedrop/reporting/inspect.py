@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..analysis import Analysis
-from ..planning import Account, Unit
+from ..planning import Account, Unit, needed
 
 # In the order of the table; what a unit is comes before what is not known about it.
 VERDICTS = {
@@ -70,7 +70,7 @@ def _finding(unit: Unit, account: Account, seen: float | None, samples: int) -> 
     reason = unit.reason
     if unit.status == "alive":
         top = "no finite upper bound" if unit.bound is None else f"an upper bound of {unit.bound:.4g}"
-        reason = f"{top}, and at most {account.edge:g} is needed"
+        reason = f"{top}, and {needed(account.edge)} is needed"
     if not account.activation or seen is None:
         return Finding(unit.index, "pinned" if unit.status == "pinned" else "undecided", unit.bound, seen, reason)
     proved = unit.bound is not None and unit.bound <= account.edge  # dead, but something keeps it
@@ -101,7 +101,7 @@ def reasons(layer: Layer) -> dict[str, int]:
         these = [finding for finding in layer.findings if finding.verdict == verdict]
         finite = [finding.bound for finding in these if finding.bound is not None]
         if finite:
-            found[f"{verdict}: upper bounds from {min(finite):.3g} on, at most {layer.edge:g} is needed"] = len(finite)
+            found[f"{verdict}: upper bounds from {min(finite):.3g} on, {needed(layer.edge)} is needed"] = len(finite)
         if len(finite) < len(these):
             found[f"{verdict}: no finite upper bound"] = len(these) - len(finite)
     pins = Counter(finding.reason for finding in layer.findings if finding.verdict == "pinned")

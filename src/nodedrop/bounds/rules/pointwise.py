@@ -16,6 +16,9 @@ from ..registry import RULES, Context, Result, rule
 
 Function = Callable[[Tensor, Node], Tensor]
 
+# More than any rounding that counts as a constant, in every precision.
+TOUCH, TINY = 2.0**-4, float(torch.finfo(torch.float64).tiny)
+
 # Operators that never decrease, evaluated at both ends; the number is the accuracy of common kernels in ulps,
 # 0 for those that select or clamp and so never round.
 INCREASING: dict[str, tuple[Function, float]] = {
@@ -23,9 +26,6 @@ INCREASING: dict[str, tuple[Function, float]] = {
     "aten.relu_.default": (lambda x, n: x.clamp(min=0), 0),
     "aten.relu6.default": (lambda x, n: x.clamp(0, 6), 0),
     "aten.hardtanh.default": (lambda x, n: x.clamp(n.arg(1, "min_val", -1), n.arg(2, "max_val", 1)), 0),
-    "aten.clamp.default": (lambda x, n: x.clamp(n.arg(1, "min"), n.arg(2, "max")), 0),
-    "aten.clamp_min.default": (lambda x, n: x.clamp(min=n.args[1]), 0),
-    "aten.clamp_max.default": (lambda x, n: x.clamp(max=n.args[1]), 0),
     "aten.sigmoid.default": (lambda x, n: x.sigmoid(), 8),
     "aten.tanh.default": (lambda x, n: x.tanh(), 8),
     "aten.exp.default": (lambda x, n: x.exp(), 8),
@@ -63,6 +63,33 @@ def _increasing(ctx: Context, node: Node) -> Result:
     if ulps == 0 and all(ctx.scalar(number).exact for number in numbers):
         return Interval(lo, hi, node.shape)
     return ctx.rounded(node, lo, hi, max(ulps, 1))
+
+
+@rule("aten.clamp.default", "aten.clamp_min.default", "aten.clamp_max.default")
+def _clamp(ctx: Context, node: Node) -> Result:
+    """The value itself, but no less than one number and no more than another."""
+    value = ctx(node.args[0])
+    least = node.arg(1, "min") if "max" not in node.op else None
+    most = node.arg(2, "max") if "clamp." in node.op else node.args[1] if "max" in node.op else None
+    lo, hi = value.lo.clamp(least, most), value.hi.clamp(least, most)
+    lo, hi = _sloped(value, least, most, lo, hi)
+    if all(ctx.scalar(float(number)).exact for number in (least, most) if number is not None):
+        return Interval(lo, hi, node.shape)
+    return ctx.rounded(node, lo, hi)
+
+
+def _sloped(
+    value: Interval, least: float | Tensor | None, most: float | Tensor | None, lo: Tensor, hi: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Not quite flat where a value just reaches an end: clamp, maximum and minimum have a slope there, so that a unit
+    which never does more than touch it still takes part in gradients."""
+    if least is not None:
+        touches = (value.hi == least) & (value.lo < least)
+        hi = torch.where(touches, hi + hi.abs() * TOUCH + TINY, hi)
+    if most is not None:
+        touches = (value.lo == most) & (value.hi > most)
+        lo = torch.where(touches, lo - lo.abs() * TOUCH - TINY, lo)
+    return lo, hi
 
 
 def _valley(ctx: Context, node: Node) -> Result:
@@ -302,7 +329,11 @@ def _div(ctx: Context, node: Node) -> Result:
 def _pairwise(ctx: Context, node: Node) -> Result:
     first, second = ctx(node.args[0]), ctx(node.args[1])
     pick = torch.maximum if "maximum" in node.op else torch.minimum
-    return Interval(pick(first.lo, second.lo), pick(first.hi, second.hi), node.shape)
+    lo, hi = pick(first.lo, second.lo), pick(first.hi, second.hi)
+    for value, other in ((first, second), (second, first)):
+        ends = (other.lo, None) if "maximum" in node.op else (None, other.hi)
+        lo, hi = _sloped(value, *ends, lo, hi)
+    return Interval(lo, hi, node.shape)
 
 
 @rule("aten.glu.default")

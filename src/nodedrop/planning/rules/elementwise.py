@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from ...tracing.graph import Node, Ref
 from ..labels import along, support, touching
 from ..walk import Outcome, Walk, label_rule
 
-# Where the activation's output is exactly zero: for inputs up to this number, given its arguments.
+# At 0 itself these have a slope: their zero region ends just below.
+_BELOW = math.nextafter(0.0, -1.0)
+
+# Where the activation's output is exactly zero, and its slope, too: for inputs up to this number, given its arguments.
 ZERO_REGION: dict[str, Callable[[Node], float | None]] = {
     "aten.relu.default": lambda n: 0.0,
     "aten.relu_.default": lambda n: 0.0,
     "aten.relu6.default": lambda n: 0.0,
     "aten.hardtanh.default": lambda n: 0.0 if n.arg(1, "min_val", -1) == 0 else None,
-    "aten.clamp.default": lambda n: 0.0 if n.arg(1, "min") == 0 else None,
-    "aten.clamp_min.default": lambda n: 0.0 if n.args[1] == 0 else None,
+    "aten.clamp.default": lambda n: _BELOW if n.arg(1, "min") == 0 else None,
+    "aten.clamp_min.default": lambda n: _BELOW if n.args[1] == 0 else None,
     "aten.threshold.default": lambda n: float(n.args[1]) if n.args[2] == 0 else None,
     "aten.threshold_.default": lambda n: float(n.args[1]) if n.args[2] == 0 else None,
     "aten.hardswish.default": lambda n: -3.0,
