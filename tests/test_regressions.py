@@ -518,3 +518,47 @@ def test_a_unit_that_just_reaches_saturation_of_clamp_still_has_gradients_and_st
     with torch.no_grad():
         net[0].weight[1] = 0.1
     assert removed(nd.compact_(net, torch.rand(2, 3), domain=(0.0, 1.0), on_collapse="keep")) == [("0", 1)]
+
+
+class Scaled(nn.Module):
+    """A layer of a kind that nodedrop does not know, with numbers that happen to equal its width."""
+
+    def __init__(self, width: int, period: int) -> None:
+        super().__init__()
+        self.weight, self.bias = parameter(width, 3), parameter(width)
+        self.nf = self.hidden_size = width
+        self.period = self.kernel_size = self.seed = period
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+def test_numbers_of_unknown_modules_that_are_no_widths_stay() -> None:
+    net = nn.Sequential(Scaled(8, period=8), nn.ReLU(), nn.Linear(8, 2))
+    silence(net[0], DEAD)
+    assert removed(nd.compact_(net, torch.rand(2, 3))) == [("0", unit) for unit in DEAD]
+    layer = net[0]
+    assert (layer.nf, layer.hidden_size) == (6, 6)
+    assert (layer.period, layer.kernel_size, layer.seed) == (8, 8, 8)
+
+
+@pytest.mark.parametrize("which", ["weight", "bias"])
+def test_parameters_that_share_memory_stay_tied(which: str) -> None:
+    """Two parameters, one memory: a cut of either would part them."""
+    net = Net(lambda net, x: net.body(x) + net.head(net.hidden(x) + net.other(x)), other=nn.Linear(3, 8))
+    net.head = nn.Linear(8, 2)
+    silence(net.other, DEAD)
+    getattr(net.other, which).data = getattr(net.body[0], which).data
+    with unchanged(net):
+        assert_pinned(nd.compact_(net, torch.rand(2, 3)), "shares its memory")
+    assert getattr(net.body[0], which).data_ptr() == getattr(net.other, which).data_ptr()
+
+
+def test_parts_of_one_memory_are_cut_as_ever() -> None:
+    """Parameters laid out one after another in one block (as recurrent layers do) share nothing."""
+    net = nn.Sequential(awake(nn.Linear(3, 8)), nn.ReLU(), awake(nn.Linear(8, 2)))
+    silence(net[0], DEAD)
+    block, start = torch.cat([p.data.flatten() for p in net.parameters()]), 0
+    for p in net.parameters():
+        p.data, start = block[start : start + p.numel()].view(p.shape), start + p.numel()
+    assert removed(nd.compact_(net, torch.rand(2, 3))) == [("0", unit) for unit in DEAD]

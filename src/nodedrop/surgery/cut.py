@@ -18,6 +18,7 @@ from .transaction import Transaction
 def cut_(transaction: Transaction, module: nn.Module, plan: Plan, optimizers: Sequence[Optimizer] = ()) -> None:
     """Fold constants, slice tensors and optimizer state, update sizes; everything recorded in the transaction."""
     tensors = tensors_of(module)
+    _require_own_memory(tensors, {*(cut.tensor for cut in plan.cuts), *(folding.bias for folding in plan.foldings)})
     with torch.no_grad():
         for folding in plan.foldings:
             _fold(transaction, tensors, folding)
@@ -27,6 +28,32 @@ def cut_(transaction: Transaction, module: nn.Module, plan: Plan, optimizers: Se
         for name, cuts in by_tensor.items():
             _slice_everywhere(transaction, tensors[name], name, cuts, optimizers)
     _resize(transaction, module, plan, set(by_tensor))
+
+
+def _require_own_memory(tensors: dict[str, Tensor], touched: set[str]) -> None:
+    """A tensor that is about to change must not be seen through another one, which would stay as it was."""
+    storages: dict[int, list[str]] = {}
+    for name, tensor in tensors.items():
+        storages.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
+    for names in storages.values():
+        for name in touched & set(names):
+            other = next((n for n in names if n != name and _overlap(tensors[name], tensors[n])), None)
+            if other is not None:
+                raise CutError(f"'{name}' shares its memory with '{other}'; register one Parameter under both names")
+
+
+def _overlap(first: Tensor, second: Tensor) -> bool:
+    """Whether the memory of two tensors of one storage may overlap."""
+    (a, b), (c, d) = _span(first), _span(second)
+    return a < d and c < b
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """First byte of a tensor within its storage, and the byte after its last."""
+    start = int(tensor.storage_offset())
+    last = sum((int(n) - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    end = start + last + 1 if tensor.numel() else start
+    return start * tensor.element_size(), end * tensor.element_size()
 
 
 def _fold(transaction: Transaction, tensors: dict[str, Tensor], folding: Folding) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -61,17 +62,33 @@ SIZES: list[tuple[type, Sizes]] = [
 ]
 
 
+# What the whole-number attributes are called that say how wide a module is; the same number may mean other things.
+_WIDTH = re.compile(
+    r"(^|_)(features?|channels?|dims?|planes|units|width|hidden|d_model|d_ff|nf|nx|embed(ding)?|size)($|_)"
+)
+_OTHER = re.compile(r"kernel|patch|window|vocab|batch|image|img|tile|seq|max|min|stride|pad|head|group|layers")
+
+
+def _means_width(name: str) -> bool:
+    """Whether an attribute's name says that it is a width.
+
+    >>> list(filter(_means_width, ["out_features", "nf", "hidden_size", "kernel_size", "period", "max_size"]))
+    ['out_features', 'nf', 'hidden_size']
+    """
+    return bool(_WIDTH.search(name)) and not _OTHER.search(name)
+
+
 def update_sizes_(transaction: Transaction, module: nn.Module, changes: Mapping[int, int]) -> None:
     """Bring the size attributes of one module in line with its tensors.
 
-    For a kind of module that is not known here, `changes` (old size to new size, where unambiguous) tells which of its
-    integer attributes are sizes.
+    For a kind of module that is not known here, `changes` (old size to new size, where unambiguous) and their names
+    tell which of its integer attributes are widths.
     """
     rule = next((sizes for kind, sizes in SIZES if isinstance(module, kind)), None)
     if rule is not None:
         wanted = rule(module)
     else:
-        wanted = {n: changes[v] for n, v in vars(module).items() if type(v) is int and v in changes}
+        wanted = {n: changes[v] for n, v in vars(module).items() if type(v) is int and v in changes and _means_width(n)}
     for name, value in wanted.items():
         if getattr(module, name) != value:
             transaction.set_attribute(module, name, value)

@@ -331,8 +331,8 @@ def _pairwise(ctx: Context, node: Node) -> Result:
     pick = torch.maximum if "maximum" in node.op else torch.minimum
     lo, hi = pick(first.lo, second.lo), pick(first.hi, second.hi)
     for value, other in ((first, second), (second, first)):
-        ends = (other.lo, None) if "maximum" in node.op else (None, other.hi)
-        lo, hi = _sloped(value, *ends, lo, hi)
+        least, most = (other.lo, None) if "maximum" in node.op else (None, other.hi)
+        lo, hi = _sloped(value, least, most, lo, hi)
     return Interval(lo, hi, node.shape)
 
 
