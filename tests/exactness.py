@@ -22,6 +22,7 @@ Inputs = tuple[Tensor, ...] | dict[str, Tensor]
 OUTPUT_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 GRADIENT_TOLERANCE = 1e-9
 INDEX = "index"
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 class NoDropout(TorchDispatchMode):
@@ -262,20 +263,30 @@ def removed_units(ledger: nd.Ledger) -> dict[str, set[int]]:
 
 
 def widths(model: nn.Module) -> dict[str, int]:
-    """Units of every weighted module, each weight once. A weight tied to an embedding is the embedding's."""
+    """Units of every module that has some, each weight once. A weight tied to an embedding is the embedding's."""
     found: dict[str, int] = {}
-    seen = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    seen, tables = {id(m.weight) for m in model.modules() if isinstance(m, EMBEDDINGS)}, set[int]()
     for path, module in model.named_modules():
-        if isinstance(module, WEIGHTED) and id(module.weight) not in seen:
+        if isinstance(module, EMBEDDINGS) and id(module.weight) not in tables:
+            tables.add(id(module.weight))
+            found[path] = module.embedding_dim
+        elif isinstance(module, (*WEIGHTED, nn.Bilinear)) and id(module.weight) not in seen:
             seen.add(id(module.weight))
-            found[path] = int(module.out_features if isinstance(module, nn.Linear) else module.out_channels)
+            found[path] = int(module.out_channels if hasattr(module, "out_channels") else module.out_features)
+        elif isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
+            found[f"{path}.in_proj_weight"] = len(module.in_proj_weight)
+        elif isinstance(module, nn.RNNBase):
+            states = [name for name, _ in module.named_parameters() if name.startswith("weight_hh_")]
+            found |= {f"{path}.{name.removeprefix('weight_hh_')}": module.hidden_size for name in states}
     return found
 
 
 def assert_accounted(ledger: nd.Ledger, before: Mapping[str, int], after: Mapping[str, int]) -> None:
     """Every unit once, removed, alive or pinned with a reason; the layers are now as wide as what stayed."""
     analysis = ledger.analysis
-    assert sum(analysis.count(status) for status in ("removed", "alive", "pinned")) == len(analysis.units)
+    bare = [len(account.units) for account in analysis.accounts if account.layer not in before]
+    all_units = sum(before.values()) + sum(bare)
+    assert sum(analysis.count(status) for status in ("removed", "alive", "pinned")) == all_units
     assert len(ledger.removed) == analysis.count("removed")
     accounts = {account.layer: account for account in analysis.accounts}
     assert len(accounts) == len(analysis.accounts)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import os
 
 import pytest
-import torch
 
-import nodedrop as nd
-
-from .exactness import assert_accounted, assert_same_outputs, cast, removed_units, widths
-from .zoo import plant
+from .planted import assert_exact
 from .zoo.external import external_entries, installed
 
 ENTRIES = external_entries()
@@ -27,19 +22,5 @@ def test_package_is_there(package: str) -> None:
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_exact(name: str) -> None:
-    entry = ENTRIES[name]
-    torch.manual_seed(0)
-    model = entry.build()
-    expected = plant(model, entry)
-    model = model.double()
-    example = cast(entry.inputs(torch.Generator().manual_seed(0)), torch.float64)
-    before = copy.deepcopy(model)
     # in training these drop whole layers by a branch on random data, so only their eval mode can be traced as a whole
-    mode = "eval" if name in ("transformers_opt", "transformers_whisper") else "both"
-    ledger = nd.compact_(model, example, entry.domain, mode=mode)
-    assert removed_units(ledger) == expected
-    assert_accounted(ledger, widths(before), widths(model))
-    pinned = {(unit.layer, unit.index) for unit in ledger.units if unit.status == "pinned"}
-    for layer in entry.pinned_layers:
-        assert {(layer, index) for index in range(widths(before).get(layer, 0))} <= pinned
-    assert_same_outputs(before, model, entry, example)
+    assert_exact(ENTRIES[name], "eval" if name in ("transformers_opt", "transformers_whisper") else "both")

@@ -562,3 +562,26 @@ def test_parts_of_one_memory_are_cut_as_ever() -> None:
     for p in net.parameters():
         p.data, start = block[start : start + p.numel()].view(p.shape), start + p.numel()
     assert removed(nd.compact_(net, torch.rand(2, 3))) == [("0", unit) for unit in DEAD]
+
+
+class Paired(nn.Module):
+    """A layer for which there is no rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = awake(nn.Linear(3, 4)), nn.Bilinear(4, 4, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x).relu()
+        return self.c(self.b(h, h).relu())
+
+
+def test_units_of_layers_without_a_rule_are_counted() -> None:
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 5))
+    plain = nn.Sequential(awake(nn.Linear(3, 4)), nn.ReLU(), normed, nn.ReLU(), nn.Linear(5, 2))
+    held = "2.parametrizations.weight.original1"
+    for net, layer, words in ((Paired(), "b", "bilinear"), (plain, held, "_weight_norm")):
+        analysis = nd.analyze(net, torch.rand(2, 3))
+        assert sum(analysis.count(status) for status in ("removed", "alive", "pinned")) == 4 + 5 + 2
+        units = next(account.units for account in analysis.accounts if account.layer == layer)
+        assert all(unit.status == "pinned" and f"{words}.default has no rule" in unit.reason for unit in units)

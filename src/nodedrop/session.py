@@ -320,8 +320,8 @@ class Session:
 
     def _original(self, item: Account) -> Account:
         """An account with the indices its units had before any cut."""
-        layer = next(layer for layer in self.structure.layers if layer.name == item.layer)
-        origin = self.origin.get((layer.weight, layer.axis))
+        layer = next((layer for layer in self.structure.layers if layer.name == item.layer), None)
+        origin = None if layer is None else self.origin.get((layer.weight, layer.axis))
         if origin is None or origin == list(range(len(origin))):
             return item
         units = []

@@ -87,6 +87,10 @@ def residual_networks() -> Iterator[Entry]:
         "sepreresnet_cifar", "CIFARSEPreResNet", 16,
         *(killing(f"{stage}.unit1.body.conv2.bn", removes=f"{stage}.unit1.body.conv1.conv", at=(3, 20, 31))
           for stage in (ONE, TWO)),
+        # the gates read the units of the branch, and the branch keeps those of the path that it is added to
+        killing(f"{TWO}.unit1.body.conv1.bn", removes="", at=(5, 9),
+                stays=(f"{ONE}.unit1.body.conv2.conv", f"{ONE}.unit1.se.conv2")),
+        killing("features.init_block.bn", removes="", stays=("features.init_block.conv",), at=(6,)),
         dead(f"{ONE}.unit1.se.conv1", at=(1,)), dead(f"{TWO}.unit1.se.conv1", at=(0,)),
         channels=[[32], [32]], init_block_channels=32, bottleneck=False,
         tags="residual batchnorm preact squeeze-excite",
@@ -164,7 +168,7 @@ def mobile_networks() -> Iterator[Entry]:
                   removes=f"{unit}.exp_conv.conv {unit}.conv1.conv {unit}.se.conv2")
           for unit in (f"{TWO}.unit1", f"{TWO}.unit2")),
         dead(f"{TWO}.unit1.se.conv1", at=(1, 6)), dead(f"{TWO}.unit2.se.conv1", at=(2,)),
-        dead_blocks("features.final_block.conv", at=(5, 19), level=-3.5),
+        dead_blocks("features.final_block.conv", at=(5, 19), level=-3.5), dead("output.conv1", at=(2,), how="null"),
         channels=[[8], [8, 8]], exp_channels=[[8], [16, 16]], init_block_channels=8, final_block_channels=24,
         classifier_mid_channels=16, kernels3=[[1], [1, 0]], use_relu=[[1], [1, 0]], use_se=[[0], [1, 1]],
         first_stride=False, final_use_se=False, pinned="output.conv2",
@@ -206,7 +210,12 @@ def transformer(family: str, model: str, inputs: Callable[..., Any], domain: obj
 
     def build() -> nn.Module:
         settings = getattr(library, f"{family}Config")(**config, use_cache=False)
-        return enliven(still(getattr(library, model)(settings)))
+        built = enliven(still(getattr(library, model)(settings)))
+        for module in built.modules():
+            if isinstance(module, nn.LayerNorm):
+                # some have 1e-12, with which rounding in single precision may move a result by any amount
+                module.eps = max(module.eps, 1e-5)
+        return built
 
     first, norm, second = FEED_FORWARD[family]
     blocks = [path.removesuffix(first) for path, _ in build().named_modules() if path.endswith(f".{first}")]

@@ -17,6 +17,7 @@ from .blocks import (
     killing,
     net,
     normalised,
+    stuck,
     uniform,
 )
 
@@ -196,7 +197,8 @@ ENTRIES = (
         pinned=("fc2",), tags="depthwise batchnorm squeeze-excite hardswish hardsigmoid"),
     net("efficientnet", EfficientNet, uniform(2, 3, 8, 8), UNIT,
         dead("block.se.fc1", at=(0, 3)),
-        pinned=("fc",), tags="depthwise batchnorm squeeze-excite no-zero-region"),
+        stuck("block.se.fc2", at=(1, 8), level=-4.0),  # the hidden units read what these gate
+        pinned=("fc",), tags="depthwise batchnorm squeeze-excite no-zero-region stuck"),
     net("shufflenet_v1", ShuffleNetV1, uniform(2, 3, 8, 8), UNIT,
         dead_blocks("stem", "down.expand", at=(2, 6)),
         dead_blocks("unit.expand", at=(2, 6, 10, 14)),

@@ -203,7 +203,7 @@ ENTRIES = (
         pinned=("fc",), tags="chunk concat"),
     net("chunk_uneven", ChunkConv, IMAGE, UNIT,
         stuck("conv", at=(2, 3), how="bound"),
-        dead("b", at=(0, 1), how="nonpositive"),
+        dead("a", at=(4,), how="nonpositive"), dead("b", at=(0, 1), how="nonpositive"),
         pinned=("fc",), tags="chunk concat stuck"),
     net("split_unequal", UnequalSplit, VECTOR, UNIT,
         dead("fc", at=(1, 7, 8, 12), how="bound"),

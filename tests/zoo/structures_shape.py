@@ -210,6 +210,7 @@ ENTRIES = (
         pinned=("fc",), tags="grouped"),
     net("grouped_whole", Grouped, IMAGE, UNIT,
         dead("conv1", at=(4, 5, 6, 7), how="bound"), dead("conv2", at=(3, 4, 5), how="nonpositive"),
+        dead("conv3", at=(1, 7)),
         pinned=("fc",), tags="grouped"),
     net("grouped_uneven", Grouped, IMAGE, UNIT,
         stuck("conv1", at=(0, 7), how="bound"),

@@ -153,6 +153,7 @@ ENTRIES = (
         dead_blocks("features.0", at=(1, 4), how="faint"),
         # Deeper, the range is too wide for any batch; with a declared batch size these can go as well.
         killing("features.1.bn", removes="", stays=("features.1.conv",), at=(0, 7), how="faint"),
+        dead_blocks("features.3", at=(2,)), dead_blocks("features.4", at=(5, 9)),
         dead("classifier.1", at=(3,)),
         pinned=("classifier.3",), tags="batchnorm batch-size-bound stuck"),
     net("lenet_soft", lambda: LeNet(SoftClampedReLU), uniform(2, 1, 10, 10), UNIT,

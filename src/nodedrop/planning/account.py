@@ -15,7 +15,7 @@ from .labels import Factors
 from .plan import KINDS, Plan, group_certificates
 from .reach import reach
 from .rules.elementwise import ZERO_REGION
-from .walk import Layer, Structure
+from .walk import Fixed, Layer, Structure
 
 Status = Literal["removed", "alive", "pinned"]
 
@@ -76,7 +76,14 @@ def account(
             continue
         same = [item for item in structure.layers if (item.weight, item.axis, int(item.places[0])) == key]
         accounts[key] = _account(structure, by_graph, plan, blocked, layer, same)
-    return _merged(accounts.values())
+    weights = {layer.weight for layer in structure.layers}
+    fixed = {item.weight: item for item in structure.fixed if item.weight not in weights}
+    return (*_merged(accounts.values()), *(_whole(item) for item in fixed.values()))
+
+
+def _whole(item: Fixed) -> Account:
+    """All units of a layer that cannot be taken apart."""
+    return Account(item.name, tuple(Unit(item.name, k, "pinned", reason=item.reason) for k in range(item.units)))
 
 
 def _merged(accounts: Iterable[Account]) -> tuple[Account, ...]:

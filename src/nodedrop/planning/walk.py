@@ -86,6 +86,21 @@ class Layer:
     where: str
 
 
+def layer_name(weight: str) -> str:
+    """A layer goes by its module's name, or by that of a bare parameter."""
+    return weight.removesuffix(".weight")
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Units that no rule can take apart: they stay, and are counted."""
+
+    name: str
+    weight: str
+    units: int
+    reason: str
+
+
 @dataclass
 class Walk:
     """One graph being labelled."""
@@ -96,6 +111,7 @@ class Walk:
     values: dict[str, Outcome] = field(default_factory=dict)
     reads: list[Read] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
+    fixed: list[Fixed] = field(default_factory=list)
     regroups: dict[str, Tensor] = field(default_factory=dict)
     sized: list[tuple[str, Tensor]] = field(default_factory=list)
 
@@ -166,6 +182,7 @@ class Structure:
     slots: tuple[Slot, ...]
     reads: tuple[Read, ...]
     layers: tuple[Layer, ...]
+    fixed: tuple[Fixed, ...]
     constraints: tuple[Blocks | Grid | Whole, ...]
     free: Tensor
     pins: Mapping[int, str]
@@ -198,6 +215,7 @@ def structure(program: Program) -> Structure:
         tuple(labels.slots.values()),
         tuple(read for walk in walks for read in walk.reads),
         _named(layer for walk in walks for layer in walk.layers),
+        tuple(item for walk in walks for item in walk.fixed),
         tuple(labels.constraints),
         torch.cat([torch.zeros(0, dtype=torch.long), *labels.free]),
         pins,
@@ -234,9 +252,12 @@ def _label(walk: Walk, node: Node) -> Outcome:
                 raise
     if outcome is None:
         for name in node.inputs:
-            found = walk.values.get(name, ())
+            found, source = walk.values.get(name, ()), walk.graph.by_name[name]
             for factors in found if isinstance(found, list) else [found]:
                 walk.pin(node, factors, f"{node.op} has no rule")
+            if source.op == PARAMETER and sum(n > 1 for n in source.shape) > 1:
+                reason = walk.reason(node, f"{node.op} has no rule")
+                walk.fixed.append(Fixed(layer_name(source.target), source.target, source.shape[0], reason))
         return [()] * len(node.shapes) if len(node.shapes) > 1 else ()
     for factors in outcome if isinstance(outcome, list) else [outcome]:
         for factor in factors:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...tracing.compact import names_of
 from ...tracing.graph import INPUT, PARAMETER, Node, Ref
 from ..labels import FIXED, Blocks, Factor, Factors, Slot, Whole, support, touching, vector
-from ..walk import Fold, Layer, Outcome, Read, Side, Walk, label_rule
+from ..walk import Fixed, Fold, Layer, Outcome, Read, Side, Walk, label_rule, layer_name
 
 
 def _spread(factor: Factor, axis: int, rank: int) -> Factor:
@@ -37,9 +37,10 @@ def _parameter(walk: Walk, ref: Ref) -> Node | None:
 def _layer(walk: Walk, node: Node, weight: Ref, units: Tensor | None, size: int, axis: int = 0) -> None:
     """Register a layer of `size` units, along `axis` if no axis has their labels. A single one is fixed."""
     owner = _parameter(walk, weight)
-    if owner is not None:
+    opaque = units is None and any(owner is not None and item.weight == owner.target for item in walk.fixed)
+    if owner is not None and not opaque:
         labels = torch.full((size,), FIXED) if units is None else vector(units)
-        name, first = owner.target.removesuffix(".weight"), int(labels[0])
+        name, first = layer_name(owner.target), int(labels[0])
         slots = [s for (tensor, _), s in walk.labels.slots.items() if tensor == owner.target and first in s.labels]
         axis, start = (slots[0].axis, int(slots[0].labels.min())) if slots and first != FIXED else (axis, first)
         places = labels - start if first != FIXED else torch.arange(size)
@@ -368,7 +369,10 @@ def _mixed(walk: Walk, node: Node, value: Ref, scores: dict[str, Tensor], lead: 
     return _output(found, lead + "tv")
 
 
-@label_rule("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input")
+GATES = {"aten.lstm.input": 4, "aten.gru.input": 3, "aten.rnn_tanh.input": 1, "aten.rnn_relu.input": 1}
+
+
+@label_rule(*GATES)
 def _recurrent(walk: Walk, node: Node) -> Outcome:
     """The inputs of a recurrent layer are read by the weights of its first layer; its state is pinned."""
     is_lstm = node.op == "aten.lstm.input"
@@ -384,8 +388,11 @@ def _recurrent(walk: Walk, node: Node) -> Outcome:
     read = walk.single(node, walk(value), rank - 1)
     walk.pin(node, touching(walk(value), range(rank - 1)), "is a step of a recurrent layer")
     for position, ref in enumerate(weights):
-        own = walk(ref)
+        own, source = walk(ref), walk.node(ref)
         walk.pin(node, touching(own, (0,)), "is a recurrent state")
+        if position % per_direction == 1 and source.op == PARAMETER:  # the weights of a state, row by row of every gate
+            name, units = source.target.replace("weight_hh_", ""), source.shape[0] // GATES[node.op]
+            walk.fixed.append(Fixed(name, source.target, units, walk.reason(node, "is a recurrent state")))
         inner = walk.single(node, own, 1) if len(walk.shape(ref)) > 1 else None
         if inner is None:
             continue
