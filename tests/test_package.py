@@ -1,6 +1,8 @@
 """The public edge of the package: the names it exports, and the version it reports."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import nodedrop
@@ -44,3 +46,12 @@ def test_version_is_that_of_the_project() -> None:
 
 def test_package_is_marked_as_typed() -> None:
     assert (Path(nodedrop.__file__).parent / "py.typed").is_file()
+
+
+def test_the_package_brings_nothing_heavy_along() -> None:
+    """Optional parts load when they are used, not before."""
+    program = "import torch, sys; before = set(sys.modules); import nodedrop; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    heavy = "typer rich matplotlib plotly onnx onnxruntime lightning transformers ray jinja2 pandas scipy"
+    assert "nodedrop" in done.stdout.split()
+    assert not set(heavy.split()) & set(done.stdout.split())

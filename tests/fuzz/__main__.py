@@ -34,6 +34,7 @@ def fingerprint() -> str:
     package, here = ROOT / "src" / "nodedrop", Path(__file__).parent
     files = [f for name in CORE for f in (package.glob(name) if "*" in name else (package / name).rglob("*.[cp]*"))]
     files += [here / "generator.py", here / "test_random_networks.py"]
+    files += [here.parent / "exactness.py", here.parent / "zoo" / "blocks.py"]
     content = b"".join(f.read_bytes() for f in sorted(set(files)) if f.suffix in (".py", ".c"))
     return hashlib.sha256(content).hexdigest()[:16]
 

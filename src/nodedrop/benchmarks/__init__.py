@@ -9,6 +9,7 @@ from typing import Any
 from .harness import Settings
 
 NAMES = {
+    "imports": "seconds that `import nodedrop` adds to `import torch`",
     "activation": "SoftClampedReLU beside ReLU, and other ways to compute it",
     "step": "a NodeDrop training step beside a plain one while nothing is cut: time and memory",
     "analysis": "a repeated analysis beside a training step, and its growth with the network",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ import torch
 from ..experiments.networks import build
 from ..intake import Options
 from ..session import Session
-from .harness import Settings, document, interleaved, ratio
+from .harness import Settings, document, interleaved, ratio, single
 from .steps import images, parameters, stepper
 
 SCALES = {"1M": 0.26, "4M": 0.52, "16M": 1.035, "64M": 2.07}
+FLAT = 1.2  # no growth, but for the noise of timing
 QUICK = {"16k": 0.03, "64k": 0.06}
 
 
@@ -33,4 +35,16 @@ def run(settings: Settings) -> dict[str, Any]:
         {"name": name, "parameters": parameters(models[name]), "seconds": statistics.median(seconds)}
         for name, seconds in growth.items()
     ]
+    title = f"VGG16 from {rows[0]['name']} to {rows[-1]['name']} parameters: largest growth of the cost per parameter"
+    figures.append(single(title, steepest(rows), FLAT))
     return document("analysis", settings, figures, seconds=times, growth=rows)
+
+
+def steepest(rows: Sequence[Mapping[str, Any]]) -> float:
+    """The largest ratio of seconds per parameter, of any network to any smaller one.
+
+    >>> steepest([{"parameters": 1, "seconds": 4}, {"parameters": 2, "seconds": 4}, {"parameters": 4, "seconds": 12}])
+    1.5
+    """
+    costs = [row["seconds"] / row["parameters"] for row in rows]
+    return float(max(late / early for k, early in enumerate(costs) for late in costs[k + 1 :]))
