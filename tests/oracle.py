@@ -364,5 +364,5 @@ def check_bounds(
         for graph in trace(own, example).graphs:
             given = {n.name: s for n, s in zip(graph.inputs, shapes, strict=True) if isinstance(s, Tensor)}
             bounds = check_graph(graph, tensors_of(own), domain, given=given, **options)
-            found[graph.mode, dtype] = bounds
+            found |= {(mode, dtype): bounds for mode in graph.modes}
     return found

@@ -585,3 +585,22 @@ def test_units_of_layers_without_a_rule_are_counted() -> None:
         assert sum(analysis.count(status) for status in ("removed", "alive", "pinned")) == 4 + 5 + 2
         units = next(account.units for account in analysis.accounts if account.layer == layer)
         assert all(unit.status == "pinned" and f"{words}.default has no rule" in unit.reason for unit in units)
+
+
+BETWEEN = {
+    "nothing": (nn.ReLU(), 1),
+    "dropout": (nn.Sequential(nn.ReLU(), nn.Dropout(0.1)), 2),
+    "batch norm": (nn.BatchNorm1d(8, dtype=torch.float64), 2),
+}
+
+
+@pytest.mark.parametrize(("between", "graphs"), BETWEEN.values(), ids=BETWEEN)
+def test_modes_that_compute_the_same_share_a_graph(between: nn.Module, graphs: int) -> None:
+    net = nn.Sequential(awake(nn.Linear(3, 8)), between, nn.ReLU(), nn.Linear(8, 2))
+    program = trace(net, torch.rand(2, 3))
+    assert len(program.graphs) == graphs
+    assert [len(program.in_mode(mode)) for mode in ("eval", "train")] == [1, 1]
+    silence(net[0], DEAD)
+    for mode, stated in (("both", ("eval", "train")), ("train", ("train",)), ("eval", ("eval",))):
+        analysis = nd.analyze(net, torch.rand(2, 3), mode=mode, constants=False)
+        assert all(certificate.modes == stated for certificate in analysis.removable)

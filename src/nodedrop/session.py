@@ -110,7 +110,7 @@ class Session:
         options, found, limit = self.options, [], float(self.batch_limit or "inf")
         for module in (self.module, *self.copies):
             tensors, memo = tensors_of(module), dict[Any, Any]()
-            for graph in (graph for mode in options.modes for graph in self.program.in_mode(mode)):
+            for graph in (graph for graph in self.program.graphs if set(graph.modes) & set(options.modes)):
                 if options.evidence == "observed":
                     found.append(observe(graph, tensors, samples_of(graph, options.samples)))
                     continue
@@ -195,9 +195,11 @@ class Session:
         return outcome
 
     def _outputs(self) -> _Outputs:
-        """Outputs on the example and on one more input drawn from the domain; where eval mode is measured, on the
-        samples, too."""
-        found = [outputs(self.module, inputs) for inputs in self._probes]
+        """Outputs on the example and on one more input drawn from the domain, in one of the modes if both compute the
+        same; where eval mode is measured, on the samples, too."""
+        alike = all(graph.both for graph in self.program.graphs) and self.options.evidence != "batch-proved"
+        modes = self.options.modes[:1] if alike else ("eval", "train")
+        found = [outputs(self.module, inputs, modes) for inputs in self._probes]
         if self.options.evidence == "batch-proved":
             found += [outputs(self.module, inputs, ("eval",)) for inputs in self._samples if inputs is not None]
         return found
@@ -314,7 +316,7 @@ class Session:
         shapes = ", ".join(str(node.shape) for node in self.program.graphs[0].inputs if node.is_tensor)
         if not self._in_parts:
             notes.append(f"holds for inputs of shape {shapes}, and other batch sizes if samples are treated one by one")
-        accounts = account(self.structure, certificates, proposal, self.blocked)
+        accounts = account(self.structure, certificates, proposal, self.blocked, self.options.modes)
         renamed = tuple(self._original(item) for item in accounts)
         return Analysis(renamed, self.options.evidence, self.options.modes, tuple(notes))
 

@@ -39,11 +39,11 @@ class Witness:
     @cached_property
     def whole(self) -> set[str]:
         """Tensors that are kept whole; of the others what is removed is enough."""
-        structure, removed = self.record.structure, self.record.plan.removed
+        structure, removed, modes = self.record.structure, self.record.plan.removed, self.record.analysis.modes
         found = {cut.tensor for cut in self.record.plan.cuts if cut.keep.dim() > 1}
         for layer in structure.layers:
             lost = removed[structure.representative[layer.labels]]
-            if bool(lost.any()) and structure.program.graphs[layer.graph].mode in self.record.analysis.modes:
+            if bool(lost.any()) and set(structure.program.graphs[layer.graph].modes) & set(modes):
                 found |= self._needed(layer, lost) | ({layer.weight} if layer.axis != 0 else set())
         return found
 

@@ -65,9 +65,13 @@ def needed(edge: float) -> str:
 
 
 def account(
-    structure: Structure, certificates: Sequence[Certificates], plan: Plan, blocked: Mapping[int, str]
+    structure: Structure,
+    certificates: Sequence[Certificates],
+    plan: Plan,
+    blocked: Mapping[int, str],
+    modes: tuple[str, ...],
 ) -> tuple[Account, ...]:
-    """One account per layer, in the order of the forward pass."""
+    """One account per layer, in the order of the forward pass; `modes` are those the certificates speak of."""
     accounts: dict[tuple[str, int, int], Account] = {}
     by_graph = {number: found[0] for number, found in group_certificates(structure, certificates).items()}
     for layer in structure.layers:
@@ -75,7 +79,7 @@ def account(
         if key in accounts:
             continue
         same = [item for item in structure.layers if (item.weight, item.axis, int(item.places[0])) == key]
-        accounts[key] = _account(structure, by_graph, plan, blocked, layer, same)
+        accounts[key] = _account(structure, by_graph, plan, blocked, layer, same, modes)
     weights = {layer.weight for layer in structure.layers}
     fixed = {item.weight: item for item in structure.fixed if item.weight not in weights}
     return (*_merged(accounts.values()), *(_whole(item) for item in fixed.values()))
@@ -102,6 +106,7 @@ def _account(
     blocked: Mapping[int, str],
     layer: Layer,
     same: list[Layer],
+    modes: tuple[str, ...],
 ) -> Account:
     owners = structure.representative[layer.labels]
     bound: Tensor | None = None
@@ -126,7 +131,6 @@ def _account(
             here = _per_unit(structure, item.graph, item.node, certificates.margins[item.node], item.labels)
             margin = here if margin is None else torch.maximum(margin, here)
     evidence = next(iter(by_graph.values())).evidence
-    modes = tuple(dict.fromkeys(c.graph.mode for c in by_graph.values()))
     tops = [None] * len(owners) if bound is None else bound.tolist()
     slacks = [None] * len(owners) if margin is None else margin.tolist()
     gone, kinds = plan.removed[owners].tolist(), plan.kinds[owners].tolist()

@@ -73,6 +73,8 @@ def trace(module: nn.Module, example_inputs: Any) -> Program:
             names = ", ".join(f"'{graph.part.rstrip('.')}'" for graph in parts)
             notes.append(f"in {mode} mode only the parts {names} could be traced: {error}")
             graphs.extend(parts)
+    if len(graphs) == 2 and not any(graph.part for graph in graphs) and graphs[0].computes_as(graphs[1]):
+        graphs = [replace(graphs[0], both=True)]
     return Program(tuple(graphs), tuple(notes))
 
 

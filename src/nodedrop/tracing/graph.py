@@ -67,7 +67,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """What one forward pass of a module (or of one part of it) computes, in one mode.
+    """What one forward pass of a module (or of one part of it) computes, in one mode or in `both` alike.
 
     `mutations` pairs each buffer that the pass writes with the value it writes, both by node name.
     """
@@ -78,6 +78,22 @@ class Graph:
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     mutations: tuple[tuple[str, str], ...] = ()
     part: str = ""
+    both: bool = False
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The modes in which this is computed."""
+        return ("eval", "train") if self.both else (self.mode,)
+
+    def computes_as(self, other: Graph) -> bool:
+        """Whether the same operators run on the same values, whatever the modes."""
+        mine, theirs = self.constants, other.constants
+        return (
+            (self.nodes, self.outputs, self.mutations, self.part)
+            == (other.nodes, other.outputs, other.mutations, other.part)
+            and mine.keys() == theirs.keys()
+            and all(torch.equal(mine[name], theirs[name]) for name in mine)
+        )
 
     @cached_property
     def shapeless(self) -> frozenset[str]:
@@ -117,8 +133,8 @@ class Program:
     notes: tuple[str, ...] = ()
 
     def in_mode(self, mode: Mode) -> tuple[Graph, ...]:
-        """The graphs traced in one mode."""
-        return tuple(graph for graph in self.graphs if graph.mode == mode)
+        """The graphs of one mode."""
+        return tuple(graph for graph in self.graphs if mode in graph.modes)
 
 
 def tensors_of(module: torch.nn.Module) -> dict[str, Tensor]:
