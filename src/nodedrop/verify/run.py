@@ -8,6 +8,7 @@ which nothing reads what was removed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from .alive import Lives, require_dead
 from .check import Verdict, agreed_terms, boxes_of, growth_of, merged
-from .claims import Ledger, Refuted, read_ledger, require_accounted, require_units, tensors_of
+from .claims import Ledger, Refuted, fingerprint, read_ledger, require_accounted, require_units, tensors_of
 from .interval import known
 from .kept import facts_of
 from .left import Left, groups_read
-from .pairs import Assumptions, Findings, NotProved
+from .pairs import ZERO, Assumptions, Findings, NotProved
 from .program import CannotRead, Program, read
 from .relation import relate
 
@@ -46,10 +48,13 @@ def verify_run(model: nn.Module, after: nn.Module, example_inputs: Any, ledger: 
             facts = facts_of(ledger.parent, cut, left, rest)
             _check(cut, units, programs, Assumptions(boxes, given.growth, dtype, facts), left.hints(rest), stated)
             left = rest
+        _require_states(stated, after)
         _require_end(stated, after, left)
         for mode, program in zip(modes, programs, strict=True):
             whole = replace(program, tensors=_embedded(program, after, left))
             relate(whole, read(after, example_inputs, mode), given, first.hints(left))
+    except Lives as error:
+        return Verdict("refuted", str(error), modes, said, counterexample=error.shown)
     except Refuted as error:
         return Verdict("refuted", str(error), modes, said)
     except (NotProved, CannotRead) as error:
@@ -76,9 +81,36 @@ def _check(
             facts = {**{n: known(t.double().numpy()) for n, t in fixed.items()}, **(given.known or {})}
             findings = merged(findings, relate(program, program, replace(given, known=facts), hints))
     except NotProved as error:
+        for mode, program in zip(stated.header["modes"], programs, strict=True):
+            require_dead(units, program, given, mode)
         raise NotProved(f"cut {cut['cut']} at step {cut['step']}: {error}") from None
+    _require_below(units, programs)
     moved = [{**u, "with": {k: [first[k][i] for i in v] for k, v in u["with"].items()}} for u in units]
     require_units(tuple(moved), findings, stated.header, run=True)
+
+
+def _require_below(units: Any, programs: list[Program]) -> None:
+    """No unit states a bound with which it would not be dead behind any activation of the program."""
+    edges = [ZERO[s.op](s.args) for program in programs for s in program.steps if s.op in ZERO]
+    most = max((edge for edge in edges if edge is not None), default=0.0)
+    for unit in units:
+        if unit["kind"] == "dead" and unit["bound"] is not None and not unit["bound"] <= most:
+            raise Refuted(f"unit {unit['index']} of '{unit['layer']}' is said to be dead, bounded by {unit['bound']}")
+
+
+def _require_states(stated: Ledger, after: nn.Module) -> None:
+    """Fingerprints are such, and models of different widths have different ones."""
+    states: dict[str, int] = {stated.header["fingerprint"]: 0}
+    for number, (cut, _) in enumerate(stated.cuts):
+        if cut["step"] < 0:
+            raise Refuted(f"cut {cut['cut']} states the step {cut['step']}")
+        for told, widths in ((cut["before"], number), (cut["after"], number + 1)):
+            if states.setdefault(told, widths) != widths:
+                raise Refuted(f"cut {cut['cut']} states the fingerprint of a model of other widths")
+    if strange := [told for told in states if not re.fullmatch("[0-9a-f]{64}", told)]:
+        raise Refuted(f"'{strange[0]}' is no fingerprint")
+    if states.get(fingerprint(tensors_of(after)), len(stated.cuts)) != len(stated.cuts):
+        raise Refuted("the model at the end has the fingerprint of a model of other widths")
 
 
 def _require_end(stated: Ledger, after: nn.Module, left: Left) -> None:
