@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import warnings
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -31,9 +30,7 @@ from nodedrop.verify.run import verify_run
 
 @pytest.mark.parametrize(("title", "most"), [("6 dense layers with ReLU", 0.6), ("text transformer", 0.45)])
 def test_what_all_cuts_keep_is_small_beside_one_checkpoint(title: str, most: float) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        row = measured(QUICK[title])
+    row = measured(QUICK[title])
     assert row["verdict"] == "proved", row["reason"]
     assert row["cuts"] >= 2
     assert sum(row["kept_bytes"]) <= most * row["checkpoint_bytes"]

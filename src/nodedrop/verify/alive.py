@@ -46,11 +46,12 @@ class Lives(Refuted):
 
 
 def require_dead(units: Any, program: Program, given: Assumptions, mode: str) -> None:
-    """No unit that reads the input itself is above its activation's edge for an input of the domain."""
-    for unit in (unit for unit in units if unit["kind"] == "dead" and unit["axis"] == 0):
+    """No unit that reads the input itself, and states that it stays below its activation's edge, is above it for an
+    input of the domain."""
+    for unit in (unit for unit in units if unit["bound"] is not None and unit["axis"] == 0):
         for place, edge in _layers(program, unit["weight"]):
             found = _largest(program, place, given, unit["weight"], unit["index"])
-            if found is not None and found[0] > edge:
+            if found is not None and found[0] > edge >= unit["bound"]:
                 who = f"unit {unit['index']} of '{unit['layer']}'"
                 text = f"{who} went as dead with a bound of {unit['bound']}, and an input makes it {found[0]:.6g}"
                 raise Lives(text, Alive(tuple(found[1].values()), mode, found[0], who))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +85,19 @@ def _check(
         for mode, program in zip(stated.header["modes"], programs, strict=True):
             require_dead(units, program, given, mode)
         raise NotProved(f"cut {cut['cut']} at step {cut['step']}: {error}") from None
-    _require_below(units, programs)
+    _require_below(units, programs, findings)
     moved = [{**u, "with": {k: [first[k][i] for i in v] for k, v in u["with"].items()}} for u in units]
     require_units(tuple(moved), findings, stated.header, run=True)
 
 
-def _require_below(units: Any, programs: list[Program]) -> None:
-    """No unit states a bound with which it would not be dead behind any activation of the program."""
+def _require_below(units: Any, programs: list[Program], found: Findings) -> None:
+    """No unit that is dead at its own activation states a bound with which it would not be. Others go with a unit that
+    reads them, and is dead."""
     edges = [ZERO[s.op](s.args) for program in programs for s in program.steps if s.op in ZERO]
     most = max((edge for edge in edges if edge is not None), default=0.0)
     for unit in units:
-        if unit["kind"] == "dead" and unit["bound"] is not None and not unit["bound"] <= most:
+        own = found.bounds.get((unit["weight"], unit["axis"]), {}).get(unit["index"], -inf)
+        if unit["kind"] == "dead" and unit["bound"] is not None and unit["bound"] > most >= own:
             raise Refuted(f"unit {unit['index']} of '{unit['layer']}' is said to be dead, bounded by {unit['bound']}")
 
 
