@@ -40,7 +40,7 @@ class Bounds:
 
 def bound(
     graph: Graph,
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor | Interval],
     domain: Any = (0.0, 1.0),
     *,
     batch_limit: float = INF,
@@ -50,10 +50,11 @@ def bound(
 ) -> Bounds:
     """Bounds of every value for all inputs in the domain.
 
-    `batch_limit` is the largest number of values per unit that batch norm ever sees in one training batch;
-    `dtype` the lowest precision the model will run in, if lower than that of its parameters (autocast). Calls for
-    graphs of one module in one state may share a `memo`. With `linear`, values that activations read are bounded by
-    linear relaxation as well, which costs a pass back through the graph for each of their elements.
+    Of a tensor, only an interval may be known. `batch_limit` is the largest number of values per unit that batch norm
+    ever sees in one training batch; `dtype` the lowest precision the model will run in, if lower than that of its
+    parameters (autocast). Calls for graphs of one module in one state may share a `memo`. With `linear`, values that
+    activations read are bounded by linear relaxation as well, which costs a pass back through the graph for each of
+    their elements.
     """
     context = Context(graph, tensors, batch_limit, dtype, memo={} if memo is None else memo)
     inputs = boxes(graph, domain)
@@ -99,11 +100,14 @@ def _idle_weights(context: Context) -> dict[str, Tensor]:
         split = context.memo.get((node.target, 1, False))
         if node.op == PARAMETER and split is not None:
             shape = (*node.shape[:2], *(1,) * (len(node.shape) - 2))
-            found[node.name] = ((split[0] == 0) & (split[1] == 0)).reshape(shape)
+            zero = (split[0] == 0) & (split[1] == 0) & (True if split[2] is None else split[2] == 0)
+            found[node.name] = zero.reshape(shape)
     return found
 
 
-def _leaf(context: Context, tensor: Tensor, node: Node) -> Interval:
+def _leaf(context: Context, tensor: Tensor | Interval, node: Node) -> Interval:
+    if isinstance(tensor, Interval):
+        return tensor
     if tensor.is_complex():
         return unbounded(node.shape)
     return point(tensor)

@@ -37,7 +37,7 @@ class Context:
     """What rules may ask while one graph is being walked. `memo` is shared by the graphs of one module."""
 
     graph: Graph
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor | Interval]
     batch_limit: float
     dtype: torch.dtype | None
     values: dict[str, Result] = field(default_factory=dict)

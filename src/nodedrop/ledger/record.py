@@ -35,7 +35,8 @@ class CutRecord:
     """A cut that is about to be final: tensors before and after, and how each unit is tied to them.
 
     `origin` has the indices before any cut that the elements of each tensor axis had. `bounded` gives the bounds of a
-    part of a graph over the tensors before the cut, where inputs that are not the model's are unbounded.
+    part of a graph over the tensors before the cut, where inputs that are not the model's are unbounded, and of some
+    tensors only intervals are known.
     """
 
     analysis: Analysis
@@ -45,7 +46,7 @@ class CutRecord:
     before: Mapping[str, Tensor]
     after: Mapping[str, Tensor]
     difference: float
-    bounded: Callable[[Graph], Bounds]
+    bounded: Callable[[Graph, Mapping[str, Interval]], Bounds]
 
 
 def declared(session: Session) -> Declared:
@@ -66,8 +67,8 @@ def recorded(session: Session, plan: Plan, outcome: Outcome, before: Mapping[str
     )  # fmt: skip
 
 
-def _bounded(session: Session, tensors: Mapping[str, Tensor], graph: Graph) -> Bounds:
+def _bounded(session: Session, tensors: Mapping[str, Tensor], graph: Graph, enclosed: Mapping[str, Interval]) -> Bounds:
     own = session.domain
     domain = {node.target: Box(own[node.target].lo, own[node.target].hi) for node in graph.inputs if node.target in own}
     limit = float(session.batch_limit or "inf")
-    return bound(graph, tensors, domain, batch_limit=limit, dtype=session.options.dtype)
+    return bound(graph, {**tensors, **enclosed}, domain, batch_limit=limit, dtype=session.options.dtype)

@@ -3,27 +3,32 @@
 Behind an activation of fixed range a proof need not look, unless the units there are known to stay well inside of it.
 So the bounds of the removed units are computed again on the part of the graph behind them, first up to the nearest
 activations of fixed range, whose inputs count as unbounded, then up to those behind them, until the bounds suffice.
+Weights that are still needed are kept as intervals, as wide as the bounds can spare: behind a layer norm, say, only
+their size matters, for what rounding a mean can cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from ..bounds import Interval
 from ..planning import Cut, reach
 from ..planning.account import _per_unit
 from ..planning.rules.elementwise import ZERO_REGION
 from ..planning.walk import Layer
 from ..tracing import Graph, Node, Ref
+from .enclosure import BITS, WHOLE, Enclosure, enclose
 from .lines import gone
 from .record import CutRecord
 
-# Results of these lie in a fixed range, whatever they read.
-_NAMES = "aten.sigmoid aten.tanh aten.hardtanh aten.relu6 aten.hardsigmoid nodedrop.soft_clamped_relu aten._softmax"
+# Results of these lie in a fixed range, whatever they read first.
+_NAMES = """aten.sigmoid aten.tanh aten.hardtanh aten.relu6 aten.hardsigmoid nodedrop.soft_clamped_relu aten._softmax
+    aten.rms_norm aten._fused_rms_norm"""
 FIXED_RANGE = frozenset(f"{name}.default" for name in _NAMES.split()) | {"aten.softmax.int"}
 SUMS = ("aten.linear.", "aten.conv", "aten.addmm.", "aten.matmul.", "aten.mm.", "aten.bmm.")
 LEAVES = ("parameter", "buffer")
@@ -35,48 +40,103 @@ class Witness:
     def __init__(self, record: CutRecord) -> None:
         self.record = record
         self.bounds: dict[tuple[str, int], float] = {}
+        self._made: dict[tuple[str, int], Enclosure | None] = {}
 
     @cached_property
-    def whole(self) -> set[str]:
-        """Tensors that are kept whole; of the others what is removed is enough."""
+    def forms(self) -> dict[str, int]:
+        """The bits a weight with which tensors are kept; of the others what is removed is enough."""
         structure, removed, modes = self.record.structure, self.record.plan.removed, self.record.analysis.modes
-        found = {cut.tensor for cut in self.record.plan.cuts if cut.keep.dim() > 1}
+        found = {cut.tensor: WHOLE for cut in self.record.plan.cuts if cut.keep.dim() > 1}
         for layer in structure.layers:
             lost = removed[structure.representative[layer.labels]]
             if bool(lost.any()) and set(structure.program.graphs[layer.graph].modes) & set(modes):
-                found |= self._needed(layer, lost) | ({layer.weight} if layer.axis != 0 else set())
+                needed = self._needed(layer, lost) | ({layer.weight: WHOLE} if layer.axis != 0 else {})
+                found = _wider(found, needed)
         return found
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Whole tensors by `whole/name`, and slices by `removed/axis/name`; those of axis 1 lack the rows of axis 0."""
-        left: dict[str, Tensor] = {}
-        for cut in sorted(self.record.plan.cuts, key=lambda cut: cut.axis):
-            if cut.tensor not in self.whole:
-                value = left.get(cut.tensor, self.record.before[cut.tensor])
-                yield f"removed/{cut.axis}/{cut.tensor}", _picked(value, cut)
-                left[cut.tensor] = value.index_select(cut.axis, cut.keep.to(value.device))
-        for name in sorted(self.whole):
-            yield f"whole/{name}", self.record.before[name]
+        """Whole tensors by `whole/name`; slices by `removed/axis/name`, those of axis 1 without the rows of axis 0; and
+        of what stays, intervals by `rows/name` and `steps/name`."""
+        for name in {cut.tensor: None for cut in self.record.plan.cuts}:
+            if self.forms.get(name) != WHOLE:
+                value = self.record.before[name]
+                for cut in self._cuts[name]:
+                    yield f"removed/{cut.axis}/{name}", _picked(value, cut)
+                    value = value.index_select(cut.axis, cut.keep.to(value.device))
+        for name, bits in sorted(self.forms.items()):
+            enclosed = self._enclosed(name, bits)
+            yield from [(f"whole/{name}", self.record.before[name])] if enclosed is None else enclosed.tensors(name)
 
-    def _needed(self, layer: Layer, lost: Tensor) -> set[str]:
-        """Tensors behind a layer's activations that its removed units' bounds depend on."""
+    @cached_property
+    def _cuts(self) -> dict[str, list[Cut]]:
+        """The cuts of each tensor, by axis."""
+        found: dict[str, list[Cut]] = {}
+        for cut in sorted(self.record.plan.cuts, key=lambda cut: cut.axis):
+            found.setdefault(cut.tensor, []).append(cut)
+        return found
+
+    def _staying(self, name: str) -> tuple[Tensor, ...]:
+        """Where the elements are that stay: indices that broadcast."""
+        value, keep = self.record.before[name], {cut.axis: cut.keep.cpu() for cut in self._cuts.get(name, ())}
+        axes = [keep.get(d, torch.arange(n)) for d, n in enumerate(value.shape)]
+        return tuple(index.reshape(-1, *(1,) * (len(axes) - 1 - d)) for d, index in enumerate(axes))
+
+    def _enclosed(self, name: str, bits: int) -> Enclosure | None:
+        """What stays of a tensor, enclosed; None where it must be kept whole."""
+        if (name, bits) not in self._made:
+            blocks = any(cut.keep.dim() > 1 for cut in self._cuts.get(name, ()))
+            whole = bits == WHOLE or blocks
+            value = self.record.before[name].cpu()
+            self._made[name, bits] = None if whole else enclose(value[self._staying(name)], bits)
+        return self._made[name, bits]
+
+    def _known(self, name: str, bits: int) -> Interval | None:
+        """All that is kept of a tensor: what goes as it is, and what stays enclosed."""
+        enclosed = self._enclosed(name, bits)
+        if enclosed is None:
+            return None
+        ends = [self.record.before[name].detach().cpu().double().clone() for _ in range(2)]
+        inner = enclosed.interval()
+        for end, stays in zip(ends, (inner.lo, inner.hi), strict=True):
+            end[self._staying(name)] = stays
+        return Interval(ends[0], ends[1], tuple(ends[0].shape))
+
+    def _needed(self, layer: Layer, lost: Tensor) -> dict[str, int]:
+        """Tensors behind a layer's activations that its removed units' bounds depend on, and with how many bits."""
         structure = self.record.structure
         graph = structure.program.graphs[layer.graph]
-        found: set[str] = set()
+        found: dict[str, int] = {}
         for name in reach(structure, layer).zero:
             node = graph.by_name[name]
             edge = ZERO_REGION[node.op](node) or 0.0
             depth, deeper = 1, True
             while deeper:
                 part, far, deeper = _behind(graph, node.inputs[0], depth)
-                top = self.record.bounded(part)[node.inputs[0]].hi
-                tops = _per_unit(structure, layer.graph, node.inputs[0], top, layer.labels)
-                deeper &= bool((tops[lost] > edge).any())
+                tops = self._tops(part, layer, lost, {})
+                deeper &= bool((tops > edge).any())
                 depth += 1
-            for index, bound in zip(layer.places[lost].tolist(), tops[lost].tolist(), strict=True):
+            forms = dict.fromkeys(far, WHOLE)
+            for bits in BITS if bool((tops <= edge).all()) else ():
+                tried = {name: WHOLE if self._enclosed(name, bits) is None else bits for name in far}
+                loose = self._tops(part, layer, lost, tried)
+                if bool((loose <= edge).all()):
+                    forms, tops = tried, loose
+                    break
+            for index, bound in zip(layer.places[lost].tolist(), tops.tolist(), strict=True):
                 self.bounds[layer.name, index] = max(bound, self.bounds.get((layer.name, index), bound))
-            found |= far
+            found = _wider(found, forms)
         return found
+
+    def _tops(self, part: Graph, layer: Layer, lost: Tensor, forms: Mapping[str, int]) -> Tensor:
+        """The upper ends of removed units, with what is kept of the tensors behind them."""
+        known = {name: self._known(name, bits) for name, bits in forms.items()}
+        source = part.outputs[0]
+        top = self.record.bounded(part, {name: found for name, found in known.items() if found is not None})[source].hi
+        return _per_unit(self.record.structure, layer.graph, source, top, layer.labels)[lost]
+
+
+def _wider(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(one.get(name, 0), two.get(name, 0)) for name in {**one, **two}}
 
 
 def _picked(value: Tensor, cut: Cut) -> Tensor:
@@ -110,9 +170,8 @@ def _behind(graph: Graph, source: str, depth: int) -> tuple[Graph, set[str], boo
             nodes[name] = replace(node, args=(Ref(stub.name), *node.args[1:]))
             nodes[stub.name] = replace(stub, target=stub.name)
             deeper = True
-            continue
-        summing = node.op.startswith(SUMS)
-        for k, reads in enumerate(node.inputs):
+        summing, first = node.op.startswith(SUMS), int(passed >= depth and node.op in FIXED_RANGE)
+        for k, reads in enumerate(node.inputs[first:], first):
             frontier.append((reads, passed, behind or (summing and k == 0)))
     stubs = [node for name, node in nodes.items() if name not in graph.by_name]
     ordered = [nodes[node.name] for node in graph.nodes if node.name in nodes]

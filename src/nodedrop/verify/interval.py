@@ -83,6 +83,18 @@ class Value:
         found: Array = (self.lo == 0) & (self.hi == 0)
         return found
 
+    @property
+    def finite(self) -> bool:
+        """Whether every element has two ends."""
+        return self.rows is None and bool(np.isfinite(self.lo).all() and np.isfinite(self.hi).all())
+
+    @property
+    def centre(self) -> tuple[Array, Array]:
+        """Numbers, and how far the elements may lie from them."""
+        if self.exact:
+            return self.lo, np.zeros_like(self.lo)
+        radius = (self.hi - self.lo) / 2 + 4 * DOUBLE * (np.abs(self.lo) + np.abs(self.hi))
+        return (self.lo + self.hi) / 2, np.where(self.lo == self.hi, 0.0, radius)
 
     def _require_all(self) -> None:
         if self.rows is not None:
@@ -152,27 +164,30 @@ class Arithmetic:
         return np.where(size == 0, 0.0, times(size, factor) + terms * self.tiny)
 
     def weighted(
-        self, up: Array, down: Array, x: Value, bias: Array | None, terms: int, cast: bool = False
+        self, parts: tuple[Array, Array, Array], x: Value, bias: Array | None, terms: int, cast: bool = False
     ) -> tuple[Array, Array, Array]:
-        """Ends of Σ wᵢxᵢ + b and Σ|wᵢ|max|xᵢ| + |b|, for positive and negative parts of w [.., inputs, units] and x
-        [.., inputs].
+        """Ends of Σ wᵢxᵢ + b and Σ|wᵢ|max|xᵢ| + |b|, for positive and negative parts of w [.., inputs, units], how far
+        w may lie from them, and x [.., inputs].
 
         The upper end is Σ max(wᵢ·loᵢ, wᵢ·hiᵢ) + b and the margin. A sum of which no term can be positive is not
         positive, however it is rounded; a bias to which only zeros are added is not rounded at all.
         """
+        up, down, radius = parts
         b = np.zeros(up.shape[-1]) if bias is None else bias
         top, bottom = x.hi == INF, x.lo == -INF
         lo, hi = np.where(bottom, 0.0, x.lo), np.where(top, 0.0, x.hi)
-        products = np.maximum(np.abs(lo), np.abs(hi)) @ (up - down)
+        size = np.maximum(np.abs(lo), np.abs(hi))
+        away = size @ radius
+        products = size @ (up - down) + away
         margin = self.margin(products + np.abs(b), terms + (bias is not None))
         margin = margin if cast else np.where(products == 0, 0.0, margin)
-        upper, lower = hi @ up + lo @ down + b + margin, lo @ up + hi @ down + b - margin
-        above = np.maximum(hi, 0) @ up + np.minimum(lo, 0) @ down + np.maximum(b, 0)
-        below = np.minimum(lo, 0) @ up + np.maximum(hi, 0) @ down + np.minimum(b, 0)
+        upper, lower = hi @ up + lo @ down + b + away + margin, lo @ up + hi @ down + b - away - margin
+        above = np.maximum(hi, 0) @ up + np.minimum(lo, 0) @ down + np.maximum(b, 0) + away
+        below = np.minimum(lo, 0) @ up + np.maximum(hi, 0) @ down + np.minimum(b, 0) - away
         upper = np.where(above == 0, np.minimum(upper, 0), upper)
         lower = np.where(below == 0, np.maximum(lower, 0), lower)
         if top.any() or bottom.any():
-            rises, falls = (up > 0).astype(float), (down < 0).astype(float)
+            rises, falls = ((half | (radius > 0)).astype(float) for half in (up > 0, down < 0))
             upper = np.where(top.astype(float) @ rises + bottom.astype(float) @ falls > 0, INF, upper)
             lower = np.where(bottom.astype(float) @ rises + top.astype(float) @ falls > 0, -INF, lower)
         return lower, upper, products + np.abs(b)

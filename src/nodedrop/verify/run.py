@@ -8,21 +8,23 @@ which nothing reads what was removed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-from hashlib import sha256
+from math import inf
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
+from .alive import Lives, require_dead
 from .check import Verdict, agreed_terms, boxes_of, growth_of, merged
-from .claims import Ledger, Refuted, read_ledger, require_accounted, require_units, tensors_of
-from .interval import Value, known
+from .claims import Ledger, Refuted, fingerprint, read_ledger, require_accounted, require_units, tensors_of
+from .interval import known
+from .kept import facts_of
 from .left import Left, groups_read
-from .pairs import Assumptions, Findings, NotProved
+from .pairs import ZERO, Assumptions, Findings, NotProved
 from .program import CannotRead, Program, read
 from .relation import relate
 
@@ -44,13 +46,16 @@ def verify_run(model: nn.Module, after: nn.Module, example_inputs: Any, ledger: 
         for cut, units in stated.cuts:
             require_accounted(cut, units)
             rest = left.without(cut)
-            facts = _witness(ledger.parent, cut, left)
+            facts = facts_of(ledger.parent, cut, left, rest)
             _check(cut, units, programs, Assumptions(boxes, given.growth, dtype, facts), left.hints(rest), stated)
             left = rest
+        _require_states(stated, after)
         _require_end(stated, after, left)
         for mode, program in zip(modes, programs, strict=True):
             whole = replace(program, tensors=_embedded(program, after, left))
             relate(whole, read(after, example_inputs, mode), given, first.hints(left))
+    except Lives as error:
+        return Verdict("refuted", str(error), modes, said, counterexample=error.shown)
     except Refuted as error:
         return Verdict("refuted", str(error), modes, said)
     except (NotProved, CannotRead) as error:
@@ -60,52 +65,6 @@ def verify_run(model: nn.Module, after: nn.Module, example_inputs: Any, ledger: 
     count = sum(len(units) for _, units in stated.cuts)
     reason = f"{len(stated.cuts)} cuts, {count} units, each without effect when it was made"
     return Verdict("proved", reason, modes, said, count)
-
-
-def _witness(folder: Path, cut: Mapping[str, Any], left: Left) -> dict[str, Value]:
-    """What a cut kept, at the places of the first widths; 0 where something was removed before."""
-    kept, found = _kept(folder, cut), dict[str, Value]()
-    gone = {(item["tensor"], item["axis"]): item["original"] for item in cut["tensors"]}
-    for key, tensor in kept.items():
-        kind, _, name = key.partition("/")
-        axis, _, name = name.partition("/") if kind == "removed" else ("", "", name)
-        if kind not in ("whole", "removed") or name not in left.shapes or (axis and f"whole/{name}" in kept):
-            raise Refuted(f"what cut {cut['cut']} kept has '{key}', which is none of its format")
-        if axis not in ("", "0"):
-            continue  # columns: they make the cut reversible, no proof reads them
-        array, lost = tensor.double().numpy(), gone.get((name, 0), []) if axis else None
-        places = left.places(name, lost)
-        if np.broadcast_shapes(*(p.shape for p in places)) != array.shape:
-            raise Refuted(f"what cut {cut['cut']} kept does not fit it: '{name}' has shape {array.shape}")
-        if lost is None or array.ndim == 1:
-            wide = np.full(left.shapes[name], 0.0 if lost is None else np.nan)
-            wide[places] = array
-            found[name] = known(wide)
-        else:
-            wide = np.zeros((len(lost), *left.shapes[name][1:]))
-            spots = (np.arange(len(lost)).reshape(places[0].shape), *places[1:])
-            wide[spots] = array
-            found[name] = Value(wide, wide, tuple(left.shapes[name]), rows=np.array(lost, int))
-    return found
-
-
-def _kept(folder: Path, cut: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The file of what a cut kept."""
-    from safetensors.torch import load
-
-    stated = cut["witness"]
-    if stated is None:
-        raise NotProved(f"cut {cut['cut']} kept no weights; check it with the models before and after it")
-    path = folder / str(stated["file"])
-    if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
-        raise NotProved(f"the weights that cut {cut['cut']} kept are missing: '{stated['file']}'")
-    content = path.read_bytes()
-    if sha256(content).hexdigest() != stated["sha256"]:
-        raise Refuted(f"'{stated['file']}' is not what cut {cut['cut']} kept")
-    try:
-        return load(content)
-    except Exception as error:
-        raise Refuted(f"'{stated['file']}' cannot be read: {error}") from None
 
 
 def _check(
@@ -123,9 +82,38 @@ def _check(
             facts = {**{n: known(t.double().numpy()) for n, t in fixed.items()}, **(given.known or {})}
             findings = merged(findings, relate(program, program, replace(given, known=facts), hints))
     except NotProved as error:
+        for mode, program in zip(stated.header["modes"], programs, strict=True):
+            require_dead(units, program, given, mode)
         raise NotProved(f"cut {cut['cut']} at step {cut['step']}: {error}") from None
+    _require_below(units, programs, findings)
     moved = [{**u, "with": {k: [first[k][i] for i in v] for k, v in u["with"].items()}} for u in units]
     require_units(tuple(moved), findings, stated.header, run=True)
+
+
+def _require_below(units: Any, programs: list[Program], found: Findings) -> None:
+    """No unit that is dead at its own activation states a bound with which it would not be. Others go with a unit that
+    reads them, and is dead."""
+    edges = [ZERO[s.op](s.args) for program in programs for s in program.steps if s.op in ZERO]
+    most = max((edge for edge in edges if edge is not None), default=0.0)
+    for unit in units:
+        own = found.bounds.get((unit["weight"], unit["axis"]), {}).get(unit["index"], -inf)
+        if unit["kind"] == "dead" and unit["bound"] is not None and unit["bound"] > most >= own:
+            raise Refuted(f"unit {unit['index']} of '{unit['layer']}' is said to be dead, bounded by {unit['bound']}")
+
+
+def _require_states(stated: Ledger, after: nn.Module) -> None:
+    """Fingerprints are such, and models of different widths have different ones."""
+    states: dict[str, int] = {stated.header["fingerprint"]: 0}
+    for number, (cut, _) in enumerate(stated.cuts):
+        if cut["step"] < 0:
+            raise Refuted(f"cut {cut['cut']} states the step {cut['step']}")
+        for told, widths in ((cut["before"], number), (cut["after"], number + 1)):
+            if states.setdefault(told, widths) != widths:
+                raise Refuted(f"cut {cut['cut']} states the fingerprint of a model of other widths")
+    if strange := [told for told in states if not re.fullmatch("[0-9a-f]{64}", told)]:
+        raise Refuted(f"'{strange[0]}' is no fingerprint")
+    if states.get(fingerprint(tensors_of(after)), len(stated.cuts)) != len(stated.cuts):
+        raise Refuted("the model at the end has the fingerprint of a model of other widths")
 
 
 def _require_end(stated: Ledger, after: nn.Module, left: Left) -> None:

@@ -19,7 +19,7 @@ def rows_of(x: Value) -> tuple[int, ...]:
 
 
 def _spread(call: Call, w: Value, x: Value, bias: Value | None, groups: int = 1) -> tuple[Array, Array]:
-    """Ends per unit of a weighted sum of known weights [units, inputs / groups, positions] over inputs [.., inputs].
+    """Ends per unit of a weighted sum of weights [units, inputs / groups, positions] over inputs [.., inputs].
 
     Adding 0 is exact, so the terms that are rounded are those with weights other than 0.
     """
@@ -31,16 +31,19 @@ def _spread(call: Call, w: Value, x: Value, bias: Value | None, groups: int = 1)
         for target, end in zip(wide, ends, strict=False):
             target[..., w.rows] = end
         return wide[0], wide[1]
-    flat = w.full(*range(len(w.shape))).lo.reshape(groups, w.shape[0] // groups, w.shape[1], -1)
-    up, down = (half.sum(-1).swapaxes(-1, -2) for half in (np.maximum(flat, 0), np.minimum(flat, 0)))
-    terms = int(np.count_nonzero(flat, (-1, -2)).max(initial=0))
+    middle, radius = (
+        part.reshape(groups, w.shape[0] // groups, w.shape[1], -1) for part in w.full(*range(len(w.shape))).centre
+    )
+    halves = (np.maximum(middle, 0), np.minimum(middle, 0), radius)
+    up, down, away = (half.sum(-1).swapaxes(-1, -2) for half in halves)
+    terms = int(np.count_nonzero((middle != 0) | (radius != 0), (-1, -2)).max(initial=0))
     offset = None if bias is None else bias.full(0).lo
     if groups == 1:
-        lower, upper, size = call.arithmetic.weighted(up[0], down[0], x, offset, terms, call.cast)
+        lower, upper, size = call.arithmetic.weighted((up[0], down[0], away[0]), x, offset, terms, call.cast)
     else:
         rows = Value(x.lo.reshape(groups, 1, -1), x.hi.reshape(groups, 1, -1), ())
         offset = None if offset is None else offset.reshape(groups, 1, -1)
-        found = call.arithmetic.weighted(up, down, rows, offset, terms, call.cast)
+        found = call.arithmetic.weighted((up, down, away), rows, offset, terms, call.cast)
         lower, upper, size = (end.reshape(1, -1) for end in found)
     opened = call.arithmetic.open(lower, upper, lower.shape, size)
     return opened.lo, opened.hi
@@ -50,7 +53,6 @@ def _spread(call: Call, w: Value, x: Value, bias: Value | None, groups: int = 1)
 def _linear(call: Call, a: Args) -> Value:
     if call.op == "linear.default":
         x, w, bias = a["input"], a["weight"], a["bias"]
-        w = replace(w, lo=w.lo.swapaxes(-1, -2), hi=w.hi.swapaxes(-1, -2), shape=w.shape[::-1]) if not w.exact else w
     elif call.op == "addmm.default":
         x, w, bias = a["mat1"], a["mat2"], a["self"]
     else:
@@ -63,14 +65,24 @@ def _linear(call: Call, a: Args) -> Value:
     if len(x.shape) < 2 or len(w.shape) < 2 or scaled or not vector:
         return unbounded(call.shape)
     rows = x.full(len(x.shape) - 1)
-    if not (w.exact and len(w.shape) == 2):
-        return _by_size(call, rows, w, x.mix) if bias is None else unbounded(call.shape)
+    layer = len(w.shape) == 2 and (w.exact or (call.op == "linear.default" and w.finite))
+    if not layer or (bias is None and not w.exact and x.mix is not None):
+        turned = _turned(w) if call.op == "linear.default" else w
+        return _by_size(call, rows, turned, x.mix) if bias is None else unbounded(call.shape)
     lo, hi = _spread(call, w, rows, bias)
     if x.ball is not None:
-        known, weights = (slice(None), w.full(0, 1).lo) if w.rows is None else (w.rows, w.lo)
+        known, weights = (slice(None), w.full(0, 1).centre) if w.rows is None else (w.rows, w.centre)
         low, high = _in_ball(call, x.ball, weights, 0.0 if bias is None else bias.full(0).lo[known])
         lo[..., known], hi[..., known] = np.fmax(lo[..., known], low), np.fmin(hi[..., known], high)
+    if bias is None and not w.exact:
+        size = _by_size(call, rows, _turned(w), None)
+        lo, hi = np.maximum(lo, size.lo), np.minimum(hi, size.hi)
     return Value(lo, hi, call.shape)
+
+
+def _turned(w: Value) -> Value:
+    lo = w.lo.swapaxes(-1, -2)
+    return replace(w, lo=lo, hi=lo if w.exact else w.hi.swapaxes(-1, -2), shape=(*w.shape[:-2], *w.shape[:-3:-1]))
 
 
 def _by_size(call: Call, x: Value, w: Value, mix: float | None) -> Value:
@@ -87,15 +99,18 @@ def _by_size(call: Call, x: Value, w: Value, mix: float | None) -> Value:
     return call.arithmetic.open(low, size, call.shape, size)
 
 
-def _in_ball(call: Call, ball: Ball, w: Array, bias: Array | float) -> tuple[Array, Array]:
-    """|w·(g∘x̂)| ≤ √d·‖P(w∘g)‖₂ for normalised rows, P removing the mean if they are centred; plus rounding."""
-    inputs, scaled = w.shape[1], w * ball.scale
-    size = np.abs(scaled).sum(1)
+def _in_ball(call: Call, ball: Ball, weights: tuple[Array, Array], bias: Array | float) -> tuple[Array, Array]:
+    """|w·(g∘x̂)| ≤ √d·‖P(w∘g)‖₂ for normalised rows, P removing the mean if they are centred; plus rounding. Weights
+    within a radius of those given add its norm."""
+    w, radius = weights
+    inputs, scaled, most = w.shape[1], w * ball.scale, np.abs(w) + radius
+    size = most @ np.abs(ball.scale)
     scaled = scaled - scaled.mean(1, keepdims=True) if ball.centred else scaled
-    reach = np.sqrt(inputs * np.square(scaled).sum(1) + np.square(times(ball.slack, size)))
+    norm = np.sqrt(np.square(scaled).sum(1)) + np.sqrt(np.square(radius * ball.scale).sum(1))
+    reach = np.sqrt(inputs * np.square(norm) + np.square(times(ball.slack, size))) + radius @ np.abs(ball.shift)
     middle = w @ ball.shift + bias
-    total = sqrt(inputs) * size + np.abs(w) @ np.abs(ball.shift) + np.abs(bias)
-    factor = gamma(inputs + 2 * ROUNDINGS, call.arithmetic.u) + gamma(inputs + 8, DOUBLE)
+    total = sqrt(inputs) * size + most @ np.abs(ball.shift) + np.abs(bias)
+    factor = gamma(inputs + 2 * ROUNDINGS, call.arithmetic.u) + gamma(inputs + 16, DOUBLE)
     margin = total * factor + call.arithmetic.tiny
     return middle - reach - margin, middle + reach + margin
 
@@ -105,7 +120,7 @@ def _in_ball(call: Call, ball: Ball, w: Array, bias: Array | float) -> tuple[Arr
 def _conv(call: Call, a: Args) -> Value:
     """Bounds per channel, the hull over all positions, with 0 where windows reach over the border."""
     x, w, bias, groups, rank = a["input"], a["weight"], a["bias"], int(a["groups"]), len(call.shape)
-    if not w.exact or len(w.shape) != rank or (bias is not None and not bias.exact):
+    if not (w.exact or w.finite) or len(w.shape) != rank or (bias is not None and not bias.exact):
         return unbounded(call.shape)
     flat = x.hull((0, *range(2, rank)), zero=is_padded(call, a)).full(1)
     rows = Value(flat.lo.reshape(1, -1), flat.hi.reshape(1, -1), ())
@@ -117,13 +132,19 @@ def _conv(call: Call, a: Args) -> Value:
         wide = wide.reshape(len(w.rows), -1, *w.shape[2:])
         w, groups = replace(w, lo=wide, hi=wide, shape=(w.shape[0], *wide.shape[1:])), 1
     elif is_transposed(call, a):
-        kernel = w.full(*range(rank)).lo
-        grouped = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:]).swapaxes(1, 2)
-        kernel = grouped.reshape(-1, *grouped.shape[2:])
-        w = Value(kernel, kernel, kernel.shape)
+        wide = w.full(*range(rank))
+        low, high = (_units_first(end, groups) for end in (wide.lo, wide.hi))
+        w = Value(low, low if w.exact else high, low.shape)
     ends = _spread(call, w, rows, bias, groups)
     shape = (1, -1, *(1,) * (rank - 2))
     return Value(ends[0].reshape(shape), ends[1].reshape(shape), call.shape)
+
+
+def _units_first(kernel: Array, groups: int) -> Array:
+    """The kernel of a transposed convolution as that of a plain one."""
+    grouped = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:]).swapaxes(1, 2)
+    found: Array = grouped.reshape(-1, *grouped.shape[2:])
+    return found
 
 
 def _affine(call: Call, half: Array | float, weight: Value | None, bias: Value | None, shape: tuple[int, ...]) -> Value:

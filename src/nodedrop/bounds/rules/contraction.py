@@ -16,14 +16,19 @@ from ..rounding import DOUBLE, gamma, sum_margin
 MEAN_ROUNDINGS = 64
 
 
+Parts = tuple[Tensor, Tensor, Tensor | None]
+
+
 def weighted_sum(
-    ctx: Context, node: Node, weight: tuple[Tensor, Tensor], value: Interval, bias: Tensor | None, terms: int
+    ctx: Context, node: Node, weight: Parts, value: Interval, bias: Tensor | None, terms: int
 ) -> tuple[Tensor, Tensor]:
     """Ends of Σ wᵢxᵢ + b for x in a box (§2.1), rounding included.
 
-    `weight` holds the positive and the negative parts, [units, inputs]; `value` rows of inputs, [..., inputs].
+    `weight` holds the positive and the negative parts, [units, inputs], and how far the weights may lie from them, if
+    they are not known; `value` rows of inputs, [..., inputs].
     """
-    positive, negative = (part.transpose(-1, -2) for part in weight)
+    positive, negative = (part.transpose(-1, -2) for part in weight[:2])
+    radius = None if weight[2] is None else weight[2].transpose(-1, -2)
     lo, hi = value.lo, value.hi
     inf_hi, inf_lo = hi == INF, lo == -INF
     open_ends = bool(inf_hi.any()) or bool(inf_lo.any())
@@ -32,19 +37,22 @@ def weighted_sum(
     offset = torch.zeros((), dtype=torch.float64) if bias is None else bias.double()
     upper = hi @ positive + lo @ negative + offset
     lower = lo @ positive + hi @ negative + offset
-    products = torch.maximum(lo.abs(), hi.abs()) @ (positive - negative)
+    size = torch.maximum(lo.abs(), hi.abs())
+    reach = torch.zeros((), dtype=torch.float64) if radius is None else size @ radius
+    products = size @ (positive - negative) + reach
     margin = sum_margin(products + offset.abs(), terms + (bias is not None), ctx.u(node), ctx.tiny(node))
     if ctx.dtype is None:
         margin = torch.where(products == 0, 0.0, margin)  # the bias alone is not rounded
     ctx.margins[node.name] = margin
     # a sum of terms that are all ≤ 0 is ≤ 0 however it is rounded
-    above = hi.clamp(min=0) @ positive + lo.clamp(max=0) @ negative + offset.clamp(min=0)
-    below = lo.clamp(max=0) @ positive + hi.clamp(min=0) @ negative + offset.clamp(max=0)
-    upper, lower = upper + margin, lower - margin
+    above = hi.clamp(min=0) @ positive + lo.clamp(max=0) @ negative + offset.clamp(min=0) + reach
+    below = lo.clamp(max=0) @ positive + hi.clamp(min=0) @ negative + offset.clamp(max=0) - reach
+    upper, lower = upper + reach + margin, lower - reach - margin
     upper = torch.where(above == 0, upper.clamp(max=0), upper)
     lower = torch.where(below == 0, lower.clamp(min=0), lower)
     if open_ends:
-        rises, falls = (positive > 0).double(), (negative < 0).double()
+        loose = torch.zeros((), dtype=torch.bool) if radius is None else radius > 0
+        rises, falls = ((positive > 0) | loose).double(), ((negative < 0) | loose).double()
         top, bottom = inf_hi.double(), inf_lo.double()
         upper = upper.masked_fill(top @ rises + bottom @ falls > 0, INF)
         lower = lower.masked_fill(bottom @ rises + top @ falls > 0, -INF)
@@ -52,15 +60,29 @@ def weighted_sum(
     return lower.masked_fill(risky, -INF), upper.masked_fill(risky, INF)
 
 
-def parts(weight: Tensor) -> tuple[Tensor, Tensor]:
+def parts(weight: Tensor, radius: Tensor | None = None) -> Parts:
     """Positive and negative parts in double."""
     exact = weight.double()
     positive = exact.clamp(min=0)
-    return positive, exact - positive
+    return positive, exact - positive, radius
 
 
-def kernel_parts(ctx: Context, weight: Ref, groups: int = 1, *, transposed: bool = False) -> tuple[Tensor, Tensor]:
-    """Positive and negative parts of a kernel as [groups, units, inputs], summed over its positions.
+def centred(weight: Interval) -> tuple[Tensor, Tensor | None] | None:
+    """Known weights, or the middle of those of which only intervals are known, and how far they may lie from it; None
+    if some have no bound."""
+    if weight.exact:
+        return weight.lo, None
+    lo, hi = weight.lo.double(), weight.hi.double()
+    if not bool((lo.isfinite() & hi.isfinite()).all()):
+        return None
+    middle = (lo + hi) / 2
+    radius = (hi - lo) / 2 + 4 * DOUBLE * (lo.abs() + hi.abs())
+    return middle, torch.where(lo == hi, 0.0, radius)
+
+
+def kernel_parts(ctx: Context, weight: Ref, groups: int = 1, *, transposed: bool = False) -> Parts | None:
+    """Positive and negative parts of a kernel as [groups, units, inputs], summed over its positions; None if it has no
+    bounds.
 
     Summed in the weight's own precision (at least single), which `weighted_sum` allows for. Graphs share the result.
     """
@@ -68,14 +90,19 @@ def kernel_parts(ctx: Context, weight: Ref, groups: int = 1, *, transposed: bool
     shared = node.op in (PARAMETER, BUFFER)  # a value of the same name may be another one in another graph
     key = (node.target if shared else (id(ctx.graph), node.name), groups, transposed)
     if key not in ctx.memo:
-        kernel = ctx.written(weight).lo
+        found = centred(ctx.written(weight))
+        if found is None:
+            return None
+        kernel, radius = found
         kernel = kernel if kernel.dtype in (torch.float32, torch.float64) else kernel.float()
-        flat = kernel.reshape(groups, kernel.shape[0] // groups, kernel.shape[1], -1)
-        ones = torch.ones(flat.shape[-1], dtype=flat.dtype, device=flat.device)
-        both = [(half @ ones).double().cpu() for half in (flat.clamp(min=0), flat.clamp(max=0))]
-        ctx.memo[key] = tuple(half.transpose(1, 2) if transposed else half for half in both)
-    positive, negative = ctx.memo[key]
-    return positive, negative
+        halves = [kernel.clamp(min=0), kernel.clamp(max=0), *([] if radius is None else [radius])]
+        flat = [half.reshape(groups, kernel.shape[0] // groups, kernel.shape[1], -1) for half in halves]
+        ones = torch.ones(flat[0].shape[-1], dtype=kernel.dtype, device=kernel.device)
+        summed = [(half @ ones).double().cpu() for half in flat]
+        summed = [half.transpose(1, 2) if transposed else half for half in summed]
+        ctx.memo[key] = (summed[0], summed[1], summed[2] if radius is not None else None)
+    memorised: Parts = ctx.memo[key]
+    return memorised
 
 
 @rule("aten.linear.default")
@@ -83,29 +110,37 @@ def _linear(ctx: Context, node: Node) -> Result:
     value, weight = ctx(node.args[0]), ctx.written(node.args[1])
     bias = node.arg(2, "bias")
     offset = ctx.written(bias).double() if isinstance(bias, Ref) else None
-    if not weight.exact or (offset is not None and not offset.exact):
+    leaf = ctx.graph.by_name[node.args[1].name].op in (PARAMETER, BUFFER)
+    found = centred(weight) if leaf or weight.exact else None
+    if found is None or (offset is not None and not offset.exact):
         return _product(ctx, node, value, _turned(weight.double()), offset)
     rows = value.written_out((len(value.shape) - 1,))
-    split = parts(weight.lo)
-    lo, hi = weighted_sum(ctx, node, split, rows, None if offset is None else offset.lo, value.shape[-1])
+    lo, hi = weighted_sum(ctx, node, parts(*found), rows, None if offset is None else offset.lo, value.shape[-1])
     if value.ball is not None:
-        low, high = _in_ball(ctx, node, value.ball, weight.lo.double(), None if offset is None else offset.lo)
+        low, high = _in_ball(ctx, node, value.ball, found, None if offset is None else offset.lo)
         lo, hi = torch.maximum(lo, low), torch.minimum(hi, high)
     return Interval(lo, hi, node.shape)
 
 
-def _in_ball(ctx: Context, node: Node, ball: Ball, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Layer norm's own bound (§2.5): |w·(g∘x̂)| ≤ √d·‖P(w∘g)‖₂, plus what rounding can add."""
+def _in_ball(
+    ctx: Context, node: Node, ball: Ball, found: tuple[Tensor, Tensor | None], bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Layer norm's own bound (§2.5): |w·(g∘x̂)| ≤ √d·‖P(w∘g)‖₂, plus what rounding can add; weights that lie within a
+    radius of those given add at most its norm."""
+    weight, radius = found[0].double(), found[1]
     inputs, u = weight.shape[1], ctx.u(node)
-    scaled = weight * ball.scale
-    size = scaled.abs().sum(1)
+    away = torch.zeros_like(weight) if radius is None else radius
+    scaled, most = weight * ball.scale, weight.abs() + away
+    size = (most * ball.scale).abs().sum(1)
     if ball.centred:
         scaled = scaled - scaled.mean(1, keepdim=True)
     slack = (ball.slack * size).nan_to_num(nan=0.0, posinf=INF)
-    reach = (inputs * scaled.square().sum(1) + slack.square()).sqrt()
+    norm = scaled.square().sum(1).sqrt() + (away * ball.scale).square().sum(1).sqrt()
+    shifted = away @ ball.shift.abs()
+    reach = (inputs * norm.square() + slack.square()).sqrt() + shifted
     middle = weight @ ball.shift + (0 if bias is None else bias)
-    magnitude = inputs**0.5 * size + weight.abs() @ ball.shift.abs() + (0 if bias is None else bias.abs())
-    margin = magnitude * (gamma(inputs + 2 * MEAN_ROUNDINGS, u) + gamma(inputs + 8, DOUBLE)) + ctx.tiny(node)
+    magnitude = inputs**0.5 * size + most @ ball.shift.abs() + (0 if bias is None else bias.abs())
+    margin = magnitude * (gamma(inputs + 2 * MEAN_ROUNDINGS, u) + gamma(inputs + 16, DOUBLE)) + ctx.tiny(node)
     return middle - reach - margin, middle + reach + margin
 
 
@@ -139,10 +174,9 @@ def _product(ctx: Context, node: Node, first: Interval, second: Interval, offset
         hi = columns.hi.amax(-2, keepdim=True).clamp(min=0) * first.mix
         result = ctx.rounded(node, lo, hi, ulps=inner + 4)
     elif second.exact:
-        split = tuple(part.transpose(-1, -2) for part in parts(columns.lo))
-        lo, hi = weighted_sum(ctx, node, split, rows, None, inner)  # type: ignore[arg-type]
+        lo, hi = weighted_sum(ctx, node, parts(columns.lo.transpose(-1, -2)), rows, None, inner)
         if first.ball is not None and len(second.shape) == 2:
-            low, high = _in_ball(ctx, node, first.ball, columns.lo.T, None)
+            low, high = _in_ball(ctx, node, first.ball, (columns.lo.T, None), None)
             lo, hi = torch.maximum(lo, low), torch.minimum(hi, high)
         result = Interval(lo, hi, node.shape)
     elif first.exact:
@@ -173,8 +207,6 @@ def _conv(ctx: Context, node: Node) -> Result:
     groups = int(node.arg(8 if node.op == "aten.convolution.default" else 6, "groups", 1))
     padded = padding == "same" or (not isinstance(padding, str) and any(_listed(padding)))
     weight = ctx.raw(node.args[1])
-    if not weight.exact:
-        return unbounded(node.shape)
     split = kernel_parts(ctx, node.args[1], groups)
     return _convolved(ctx, node, split, padded=padded, terms=prod(weight.shape[1:]) + prod(weight.shape[2:]))
 
@@ -187,18 +219,16 @@ def _conv_transpose(ctx: Context, node: Node) -> Result:
 def _transposed(ctx: Context, node: Node, *, groups: int) -> Result:
     """Every output sums some kernel positions, others are missing: as if padded with zeros."""
     weight = ctx.raw(node.args[1])
-    if not weight.exact:
-        return unbounded(node.shape)
     split = kernel_parts(ctx, node.args[1], groups, transposed=True)
     terms = (weight.shape[0] // groups + 1) * prod(weight.shape[2:])
     return _convolved(ctx, node, split, padded=True, terms=terms)
 
 
-def _convolved(ctx: Context, node: Node, split: tuple[Tensor, Tensor], *, padded: bool, terms: int) -> Result:
+def _convolved(ctx: Context, node: Node, split: Parts | None, *, padded: bool, terms: int) -> Result:
     """A convolution sums over inputs and kernel positions; bounds are per channel, the hull over positions."""
-    value, rank, groups = ctx(node.args[0]), len(node.shape), len(split[0])
-    if len(ctx.raw(node.args[1]).shape) != rank:
+    if split is None or len(ctx.raw(node.args[1]).shape) != len(node.shape):
         return unbounded(node.shape)
+    value, rank, groups = ctx(node.args[0]), len(node.shape), len(split[0])
     if padded:
         value = value.with_zero()
     flat = value.uniform((0, *range(2, rank))).written_out((1,))
