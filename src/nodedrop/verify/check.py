@@ -123,7 +123,7 @@ def verify(
     if stated is not None and stated.header["evidence"] == "observed":
         why = "the ledger's evidence is what was observed on samples, which proves nothing"
         return Verdict("not proved", why, tuple(modes), said)
-    count = len(units) if stated is not None else sum(map(len, findings.kinds.values()))
+    count = len(units) if stated is not None else len(findings.gone)
     reason = f"both compute the same, up to the rounding of sums; {count} units removed"
     return Verdict("proved", reason, tuple(modes), said, count, tuple(sorted(findings.unknown)))
 
@@ -152,7 +152,7 @@ def merged(one: Findings, two: Findings) -> Findings:
     for key, kinds in two.kinds.items():
         for index, kind in kinds.items():
             one.kinds.setdefault(key, {}).setdefault(index, set()).update(kind)
-    return Findings(one.bounds, one.sizes, one.kinds, one.unknown | two.unknown)
+    return Findings(one.bounds, one.sizes, one.kinds, one.gone | two.gone, one.unknown | two.unknown)
 
 
 def _agreed(

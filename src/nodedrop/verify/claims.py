@@ -231,7 +231,7 @@ def require_units(
         slack = 2.0**-16 * (size if isfinite(size) else abs(derived)) + 1e-12
         if stated is None or stated < derived - slack or (stated > derived + slack and not run):
             raise Refuted(f"{who} states a bound of {stated}, and its weights give {derived:.6g}")
-        if unit["margin"] is not None and not 0 <= unit["margin"] <= max(1.0, slack + 0.1 * size):
+        if unit["margin"] is not None and unit["margin"] < 0:
             raise Refuted(f"{who} states a margin of {unit['margin']:.6g}, which no rounding can have")
 
 

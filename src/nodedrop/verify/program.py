@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
 LEAVES = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+SPELLED_OUT = {torch.ops.aten.einsum.default}  # read as the products that they consist of
 CHECKS = ("_assert_tensor_metadata", "_assert_async", "_assert_scalar")
 
 
@@ -79,9 +80,13 @@ def read(module: nn.Module, inputs: Any, mode: str) -> Program:
         with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, args, kwargs, strict=False)
-            if any(_writes(node) for node in exported.graph.nodes):
+            writes = any(_writes(node) for node in exported.graph.nodes)
+            used = {node.target for node in exported.graph.nodes} & SPELLED_OUT
+            parts = {op: torch.export.default_decompositions()[op] for op in used}
+            if writes:
                 _join_same_tensors(exported)
-                exported = exported.run_decompositions({})  # writes become values
+            if writes or parts:
+                exported = exported.run_decompositions(parts)  # writes become values
     except Exception as error:
         raise CannotRead(f"{type(module).__name__} in {mode} mode: {type(error).__name__}: {error}"[:400]) from error
     finally:

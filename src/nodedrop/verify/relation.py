@@ -19,7 +19,7 @@ from . import sums as _sums  # noqa: F401  (registers its rules)
 from .arrays import MOVES, compact, grid, keeps_rows, refs, run, whole
 from .calls import RULES, Call, axes_of
 from .interval import INF, Array, Value, between, known, unbounded
-from .layers import convolution, product, recurrent
+from .layers import convolution, lost, product, recurrent
 from .pairs import (
     ALONG,
     EACH,
@@ -42,7 +42,7 @@ from .pairs import (
     matched_units,
 )
 from .program import Program, Ref, Step
-from .tags import meet, tags_after, tags_of
+from .tags import meet, tags_after, tags_of, units_at
 
 Hints = Mapping[str, Mapping[int, Array]]
 
@@ -198,6 +198,7 @@ class Walk:
             table, index = self.settled(pairs["weight"]), self.settled(pairs["indices"])
             self.require(index)
             self.require(table, [0])
+            self.findings.gone.update(u for k in lost(table, 1) for u in units_at(table.value, 1, k))
             return {"weight": table, "indices": index}, (*index.keep, table.keep[1])
         return self.untouched(a, b, pairs)
 

@@ -55,8 +55,8 @@ def _linear(call: Call, a: Args) -> Value:
         x, w, bias = a["mat1"], a["mat2"], a["self"]
     else:
         x, w, bias = a["self"], a.get("other", a.get("mat2")), None
-    if call.op != "linear.default" and w.exact and len(w.shape) == 2:
-        turned = w.full(0, 1).lo.T
+    if call.op != "linear.default" and w.exact and len(w.shape) >= 2 and prod(w.shape[:-2]) == 1:
+        turned = w.full(*range(len(w.shape))).lo.reshape(w.shape[-2:]).T
         w = Value(turned, turned, turned.shape)
     scaled = call.op == "addmm.default" and (a["alpha"] != 1 or a["beta"] != 1)
     vector = bias is None or (bias.exact and len(bias.shape) == 1)
