@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from .arrays import dense, refs
 from .calls import is_padded, is_transposed
@@ -150,7 +151,7 @@ def _absorb(walk: Walk, x: Pair, axis: int, idle: Array, mass: Array | None, bia
     others = tuple(d for d in range(len(x.value.shape)) if d != axis)
     dead = _zero_along(x.value, axis)
     lo, hi = (np.broadcast_to(end, size) for end in (x.value.lo.min(others), x.value.hi.max(others)))
-    shift = scale = np.zeros(len(rows))
+    shift = scale = width = np.zeros(len(rows))
     for index in lost(x, axis):
         still = hi[index] - lo[index] <= 12 * x.u * max(abs(lo[index]), abs(hi[index])) < INF
         true = (bool(dead[index]), mass is not None and still, bool(idle[index]))
@@ -163,12 +164,15 @@ def _absorb(walk: Walk, x: Pair, axis: int, idle: Array, mass: Array | None, bia
         if mass is not None and not (dead[index] or idle[index]):
             terms = mass[:, index] * (lo[index] + hi[index]) / 2
             shift, scale = shift + terms, scale + np.abs(terms)
+            width = width + np.abs(mass[:, index]) * (hi[index] - lo[index])
     if bias is None or not scale.any():
         return None if bias is None else walk.settled(bias, {0: rows})
     leaf = bias.leaf
     if leaf is None or leaf.after.shape != rows.shape:
         raise NotProved(f"{walk.place}: the bias has another size than the units")
-    wanted, noise = leaf.before[rows] + shift, 256 * x.u * (np.abs(leaf.before[rows]) + scale)
+    # The sum is rounded once, to the bias's own type; the constants are as well known as their intervals are wide.
+    wanted, kind = leaf.before[rows] + shift, torch.finfo(walk.before.tensors[leaf.name].dtype)
+    noise = width + kind.eps * (np.abs(wanted) + kind.tiny) + 2.0**-40 * (np.abs(leaf.before[rows]) + scale)
     if not (np.abs(leaf.after - wanted) <= noise).all():
         raise NotProved(f"{walk.place}: '{leaf.name}' does not contain the constants that were removed")
     return replace(bias, keep=(rows,))
