@@ -161,6 +161,8 @@ def _absorb(walk: Walk, x: Pair, axis: int, idle: Array, mass: Array | None, bia
             what = names or f"element {index} of axis {axis}"
             raise NotProved(f"{walk.place} reads {what}, which was removed and may be as large as {hi[index]:.4g}")
         walk.findings.note(units, true)
+        if true[1] and not true[0] and bias is not None and bias.leaf is not None:
+            walk.findings.folded.add(bias.leaf.name)
         if mass is not None and not (dead[index] or idle[index]):
             terms = mass[:, index] * (lo[index] + hi[index]) / 2
             shift, scale = shift + terms, scale + np.abs(terms)

@@ -78,12 +78,14 @@ Pairs = dict[str, Pair]
 @dataclass
 class Findings:
     """By tensor, axis and index: the largest value that can enter a unit's activation, the size of what enters, and
-    which of KINDS a unit was where it was read. `gone` are units that layers no longer make."""
+    which of KINDS a unit was where it was read. `gone` are units that layers no longer make,
+    `folded` biases of layers that read something constant that is gone."""
 
     bounds: dict[Unit, dict[int, float]] = field(default_factory=dict)
     sizes: dict[Unit, dict[int, float]] = field(default_factory=dict)
     kinds: dict[Unit, dict[int, set[tuple[bool, bool, bool]]]] = field(default_factory=dict)
     gone: set[tuple[Unit, int]] = field(default_factory=set)
+    folded: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
 
     def note(self, units: Iterable[tuple[Unit, int]], true: tuple[bool, bool, bool]) -> None:
@@ -135,9 +137,3 @@ def matched_units(before: Array, after: Array, bias: Leaf | None) -> Array:
         if len(found):
             return found
     return matched(before, after)
-
-
-def line_of(trace: str) -> str:
-    """The last line of code that a stack trace names."""
-    lines = re.findall(r'([^"/\\]+)", line (\d+)', trace)
-    return f" at {lines[-1][0]}:{lines[-1][1]}" if lines else ""

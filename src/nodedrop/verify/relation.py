@@ -37,7 +37,6 @@ from .pairs import (
     Pairs,
     arithmetic,
     axes_left,
-    line_of,
     mask_of,
     matched_units,
 )
@@ -85,7 +84,7 @@ class Walk:
         a, b = self.before.steps[place], self.after.steps[place]
         if a.op in ("tensor", "changing", "input"):
             return [self.input(a, b) if a.op == "input" else self.leaf(a, b)]
-        self.place = f"{a.op}{line_of(a.where)}"
+        self.place = f"{a.op}{a.where}"
         kinds = [[None if result is None else result[1] for result in step.results] for step in (a, b)]
         if refs(a.args) != refs(b.args) or kinds[0] != kinds[1] or None in kinds[0]:
             raise NotProved(f"{self.place} reads or results in something else in the second module")
