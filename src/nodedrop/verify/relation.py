@@ -265,7 +265,7 @@ class Walk:
         """The interval of a call's first result."""
         call = self.call(a)
         listed = any(isinstance(v, list) and refs(v) for v in a.args.values())
-        if a.op not in RULES or (listed and a.op not in RECURRENT):
+        if a.op not in RULES or (listed and a.op not in (*RECURRENT, "index.Tensor")):
             return unbounded(call.shape)
         if not a.results[0][1].is_floating_point:  # type: ignore[index]
             return unbounded(call.shape)  # whole numbers wrap around
