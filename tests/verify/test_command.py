@@ -127,7 +127,7 @@ def test_another_width_of_the_output_is_refuted(files: dict[str, str], tmp_path:
     nd.save(net, tmp_path / "narrow")
     done = said(files["before"], str(tmp_path / "narrow"), "--example", "2,3")
     assert done.exit_code == 1, done.output
-    assert "the outputs have the shapes [(2, 1)] in the second module, and [(2, 2)] in the first" in done.output
+    assert "the outputs have the shapes [[2, 1]] in the second module, and [[2, 2]] in the first" in done.output
 
 
 def test_what_cannot_be_decided_is_left_open(tmp_path: Path) -> None:

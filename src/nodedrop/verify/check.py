@@ -22,7 +22,6 @@ from .claims import (
     require_cut,
     require_folded,
     require_groups,
-    require_header,
     require_units,
     tensors_of,
 )
@@ -88,7 +87,7 @@ def verify(
     """Prove or refute that two modules compute the same for every input of the domain, up to rounding.
 
     `after` must be `before` without some units. With a `ledger`, every certificate in it is derived again as well, and
-    domain, modes, batch size and lowest precision are those it states; a domain that is given must be the same one.
+    domain, modes, batch size and lowest precision are those it states; those but modes that are given must be the same.
     Without, units are matched by their numbers, and the domain is [0, 1] unless given.
 
     >>> before = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -147,21 +146,27 @@ def _related(
     first: Sequence[Program], second: Sequence[Program], given: Assumptions, stated: Ledger | None
 ) -> Findings:
     """What is found on the way through both modules in all modes, and is as the ledger states."""
-    shapes = [[program.steps[place].results for place in program.outputs] for program in (first[0], second[0])]
+    shapes = [output_shapes(program) for program in (first[0], second[0])]
     if shapes[0] != shapes[1]:
-        told = [[result[0] for results in each for result in results if result is not None] for each in shapes]
-        raise Refuted(f"the outputs have the shapes {told[1]} in the second module, and {told[0]} in the first")
+        raise Refuted(f"the outputs have the shapes {shapes[1]} in the second module, and {shapes[0]} in the first")
     findings = Findings()
     cut, units = stated.cuts[0] if stated is not None and stated.cuts else (None, ())
     for one, two in zip(first, second, strict=True):
         findings = merged(findings, relate(one, two, given, {} if cut is None else kept_indices(cut)))
     if stated is not None:
-        require_header(stated.header, first[0])
+        if stated.header["outputs"] != shapes[0]:
+            raise Refuted(f"the ledger states outputs of shapes {stated.header['outputs']}, and they are {shapes[0]}")
         require_units(units, findings, stated.header)
     if cut is not None:
         require_folded(cut, findings)
         require_groups(cut, first[0], second[0])
     return findings
+
+
+def output_shapes(program: Program) -> list[list[int]]:
+    """Of all tensors that a module returns."""
+    results = [program.steps[place].results[0] for place in program.outputs]
+    return [list(result[0]) for result in results if result is not None]
 
 
 def _known(modes: Sequence[str]) -> tuple[str, ...]:

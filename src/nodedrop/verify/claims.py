@@ -220,13 +220,6 @@ def require_accounted(cut: Mapping[str, Any], units: tuple[Mapping[str, Any], ..
             raise Refuted(f"element {min(missing)} of '{key}' was cut, and no unit of the ledger accounts for it")
 
 
-def require_header(header: Mapping[str, Any], program: Program) -> None:
-    """The outputs that a ledger states are those of the model."""
-    shapes = [list(result[0]) for place in program.outputs if (result := program.steps[place].results[0]) is not None]
-    if header["outputs"] != shapes:
-        raise Refuted(f"the ledger states outputs of the shapes {header['outputs']}, and they are {shapes}")
-
-
 def require_folded(cut: Mapping[str, Any], found: Findings) -> None:
     """Biases that a cut says constants were added to read something constant that is gone, and no other number."""
     if len(set(cut["folded"])) < len(cut["folded"]) or not set(cut["folded"]) <= found.folded:
