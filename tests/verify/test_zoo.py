@@ -27,14 +27,15 @@ def test_a_cut_is_proved_with_its_ledger_and_without(name: str, tmp_path: Path) 
     model = entry.build()
     plant(model, entry)
     before, inputs = copy.deepcopy(model), entry.inputs(torch.Generator().manual_seed(0))
-    mode, batch = ("eval", None) if name in BRANCHING else ("both", 64)
+    mode, modes = ("eval", ("eval",)) if name in BRANCHING else ("both", ("eval", "train"))
+    batch = 64 if "train" in modes else None
     removed = nd.compact_(model, inputs, entry.domain, mode=mode, batch_size=batch, ledger=path).removed
     told = [(line["layer"], line["index"]) for line in read(path) if line["line"] == "unit"]
     assert len(told) == len(removed)
     assert removed or not any(item.removed for item in entry.plants)
     verdict = verify(before, model, inputs, ledger=path)
     assert (verdict.status, verdict.units) == ("proved", len(told)), verdict
-    verdict = verify(before, model, inputs, entry.domain, modes=("eval",), tries=1)
+    verdict = verify(before, model, inputs, entry.domain, modes=modes, batch_size=batch, tries=1)
     assert (verdict.status, verdict.units) == ("proved", len(told)), verdict
 
 
