@@ -54,7 +54,7 @@ def bound(lines: Lines, rng: random.Random) -> str:
 
 def margin(lines: Lines, rng: random.Random) -> str:
     unit = rng.choice([u for u in _units(lines) if u["margin"] is not None])
-    unit["margin"] = rng.choice([-1.0, 1e6, -unit["margin"]])
+    unit["margin"] = rng.choice([-1.0, -1e6, -unit["margin"] - 1e-9])
     return "a margin was edited"
 
 

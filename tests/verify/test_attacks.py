@@ -98,6 +98,23 @@ def test_a_kernel_of_other_shape_is_another_one() -> None:
     assert verify(tall, wide, torch.rand(1, 1, 6, 6)).status == "refuted"
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_constant_must_be_in_the_bias_whatever_its_type(dtype: torch.dtype) -> None:
+    """A unit that is 1 was taken out; its bias has got none of it, or a half, or nearly all, or all."""
+    torch.manual_seed(0)
+    before = nn.Sequential(nn.Linear(2, 4), nn.Hardtanh(0.0, 1.0), nn.Linear(4, 2)).to(dtype)
+    after = nn.Sequential(nn.Linear(2, 3), nn.Hardtanh(0.0, 1.0), nn.Linear(3, 2)).to(dtype)
+    with torch.no_grad():
+        before[0].bias[0], before[2].weight[:, 0] = 9.0, 1.0
+        for new, old in zip(after.parameters(), before.parameters(), strict=True):
+            new.copy_(old[tuple(slice(-n, None) for n in new.shape)])
+    x = torch.rand(2, 2, dtype=dtype)
+    for share, proved in ((0.0, False), (0.5, False), (0.95, False), (1.0, True)):
+        with torch.no_grad():
+            after[2].bias.copy_(before[2].bias + share)
+        assert (verify(before, after, x, tries=2).status == "proved") == proved, share
+
+
 class Two(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -112,6 +112,32 @@ def test_what_no_bound_and_no_input_decides_is_left_open() -> None:
     assert "may be as large as 1" in verdict.reason
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_small_difference_is_one_in_any_type(dtype: torch.dtype) -> None:
+    """A unit that adds a thousandth to the output, which is less than half precision resolves there, and is found."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)).to(dtype)
+    with torch.no_grad():
+        net[0].bias.fill_(1.0)
+        net[2].weight.copy_(torch.tensor([[0.001, 1.0, 1.0]]))
+    verdict = verify(net, without(net, 0, 2, 0), torch.rand(2, 2).to(dtype))
+    assert verdict.status == "refuted", verdict
+    assert verdict.counterexample is not None
+    assert verdict.counterexample.difference < 1e-2
+
+
+def test_rounding_alone_is_no_difference() -> None:
+    """Sums that cancel, to nothing but their rounding: other units of the same network show as much."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, 64), nn.Identity(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    with torch.no_grad():
+        net[0].weight.fill_(1.0)
+        net[0].bias.zero_()
+        net[2].weight[:, 1::2] = -net[2].weight[:, ::2]
+        net[2].bias.zero_()
+    assert verify(net, without(net, 2, 4, 0), torch.rand(2, 1)).status == "not proved"
+
+
 class Unknown(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.cos(x) - 2.0

@@ -109,6 +109,109 @@ def test_a_domain_that_only_the_ledger_states_must_give_its_bounds(case: Case, t
         assert verdict.status != "proved" or isinstance(case.before[0], nn.Conv2d)
 
 
+# A false value for every field that is checked; `with` and `original` have several.
+FALSE: dict[str, Callable[[dict[str, Any]], None]] = {
+    "header.format": lambda line: line.update(format="another ledger"),
+    "header.version": lambda line: line.update(version=2),
+    "header.fingerprint": lambda line: line.update(fingerprint="0" * 64),
+    "header.inputs.name": lambda line: line["inputs"][0].update(name="y"),
+    "header.inputs.shape": lambda line: line["inputs"][0]["shape"].append(1),
+    "header.inputs.dtype": lambda line: line["inputs"][0].update(dtype="float64"),
+    "header.inputs.lo": lambda line: line["inputs"][0].update(lo=0.25),
+    "header.inputs.hi": lambda line: line["inputs"][0].update(hi=2.0),
+    "header.outputs": lambda line: line["outputs"][0].append(1),
+    "header.modes": lambda line: line.update(modes=["eval", "eval"]),
+    "header.evidence": lambda line: line.update(evidence="certain"),
+    "header.batch_size": lambda line: line.update(batch_size=4),
+    "header.arithmetic.lowest": lambda line: line["arithmetic"].update(lowest="bfloat16"),
+    "header.arithmetic.unit_roundoff": lambda line: line["arithmetic"]["unit_roundoff"].update(float32=2.0**-53),
+    "header.tensors.shape": lambda line: next(iter(line["tensors"].values()))["shape"].append(1),
+    "header.tensors.dtype": lambda line: next(iter(line["tensors"].values())).update(dtype="float64"),
+    "header.tensors": lambda line: line["tensors"].popitem(),
+    "cut.cut": lambda line: line.update(cut=2),
+    "cut.units": lambda line: line.update(units=line["units"] + 1),
+    "cut.groups": lambda line: line.update(groups={"0.weight": 2}),
+    "cut.folded": lambda line: line.update(folded=["0.bias"]),
+    "cut.before": lambda line: line.update(before="0" * 64),
+    "cut.after": lambda line: line.update(after="0" * 64),
+    "cut.tensors.tensor": lambda line: line["tensors"][0].update(tensor="nobody"),
+    "cut.tensors.axis": lambda line: line["tensors"][0].update(axis=line["tensors"][0]["axis"] + 1),
+    "cut.tensors.size": lambda line: line["tensors"][0].update(size=line["tensors"][0]["size"] + 1),
+    "cut.tensors.blocks": lambda line: line["tensors"][0].update(blocks=2),
+    "cut.tensors.removed": lambda line: line["tensors"][0]["removed"].pop(),
+    "cut.tensors.original": lambda line: line["tensors"][0]["original"].reverse(),
+    "unit.cut": lambda line: line.update(cut=2),
+    "unit.step": lambda line: line.update(step=line["step"] + 1),
+    "unit.layer": lambda line: line.update(layer="nobody"),
+    "unit.weight": lambda line: line.update(weight="nobody.weight"),
+    "unit.axis": lambda line: line.update(axis=line["axis"] + 1),
+    "unit.index": lambda line: line.update(index=line["index"] + 1),
+    "unit.at": lambda line: line.update(at=line["at"] + 1),
+    "unit.kind": lambda line: line.update(kind="constant"),
+    "unit.evidence": lambda line: line.update(evidence="observed"),
+    "unit.modes": lambda line: line.update(modes=["eval"]),
+    "unit.bound": lambda line: line.update(bound=-1e3),
+    "unit.margin": lambda line: line.update(margin=-1.0),
+    "unit.with": lambda line: line["with"].popitem(),
+}
+# For the reader: what a checker of a pair cannot know, or need not.
+COMMENTS = {"header.model", "cut.step", "cut.difference", "cut.witness", "cut.witness.file", "cut.witness.sha256"}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("field", FALSE)
+def test_a_false_value_of_any_field_is_refuted(case: Case, tmp_path: Path, field: str) -> None:
+    lines = read(case.ledger)
+    FALSE[field](next(line for line in lines if line["line"] == field.partition(".")[0]))
+    path = write(tmp_path / "forged.jsonl", mended(lines))
+    verdict = verify(case.before, case.after, case.inputs, (0.0, 1.0), ledger=path, batch_size=8, tries=2)
+    assert verdict.status == "refuted", verdict
+
+
+@pytest.mark.parametrize("more", ["header", "inputs", "tensors", "arithmetic", "cut", "unit"])
+def test_a_field_too_many_is_none_of_the_format(case: Case, tmp_path: Path, more: str) -> None:
+    lines = read(case.ledger)
+    spots = {"header": lines[0], "inputs": lines[0]["inputs"][0], "tensors": next(iter(lines[0]["tensors"].values())),
+             "arithmetic": lines[0]["arithmetic"], "cut": lines[1], "unit": lines[2]}  # fmt: skip
+    spots[more]["more"] = 1
+    path = write(tmp_path / "forged.jsonl", mended(lines))
+    assert "none of its format" in verify(case.before, case.after, case.inputs, ledger=path, tries=2).reason
+
+
+def test_every_field_is_checked_or_told_to_be_a_comment() -> None:
+    from nodedrop.verify.claims import FIELDS, PARTS
+
+    parts = {f"{line}.{name}.{field}" for (line, name), fields in PARTS.items() for field in fields}
+    split = {f"{line}.{name}" for line, name in PARTS}
+    plain = {f"{line}.{name}" for line, fields in FIELDS.items() for name in fields} - split
+    assert plain | parts <= FALSE.keys() | COMMENTS
+    text = (Path(__file__).parents[2] / "docs" / "certificates.md").read_text(encoding="utf-8")
+    told = text.partition("Comments, which nobody checks:")[2].partition("\n\n")[0]
+    assert all(f"`{name.split('.')[1]}`" in told for name in COMMENTS)
+
+
+def test_real_ledgers_follow_the_schema(case: Case, tmp_path: Path) -> None:
+    """Those of a pair, and of a run."""
+    import json
+
+    import jsonschema
+
+    from nodedrop.verify import claims
+
+    schema = json.loads((Path(claims.__file__).parent / "schema-1.json").read_text(encoding="utf-8"))
+    check = jsonschema.Draft202012Validator(schema)
+    check.check_schema(schema)
+    model = copy.deepcopy(case.before)
+    nd.NodeDrop(model, None, case.inputs, batch_size=8, ledger=tmp_path / "ledger.jsonl").drop()
+    for path in (case.ledger, tmp_path / "ledger.jsonl"):
+        lines = read(path)
+        assert {line["line"] for line in lines} == {"header", "cut", "unit"}
+        for line in lines:
+            check.validate(line)
+            assert not check.is_valid({**line, "more": 1})
+            assert not check.is_valid({key: value for key, value in line.items() if key != "prev"})
+
+
 def test_other_weights_are_rejected(case: Case) -> None:
     for side in (0, 1):
         pair = [copy.deepcopy(case.before), copy.deepcopy(case.after)]

@@ -44,6 +44,8 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "pad with a number": lambda: Computes(lambda x: F.pad(x, (1, 0, 0, 2), value=-7.0)),
     "pad by reflection": lambda: Computes(lambda x: F.pad(x, (1, 2), mode="reflect")),
     "overwrite": lambda: Computes(overwritten),
+    "picked by numbers": lambda: Computes(lambda x: x[:, (x[0, :, 0] > 2).long()] * 2.0),
+    "gathered": lambda: Computes(lambda x: x.gather(1, (x > 0.5).long())),
     "full": lambda: Computes(lambda x: x + torch.full((4,), -3.0)),
     "instance norm": lambda: nn.InstanceNorm1d(3, affine=True),
     "lstm": lambda: Computes(lambda x, lstm: lstm(x)[0], lstm=nn.LSTM(4, 5, 2, bidirectional=True, batch_first=True)),

@@ -1,7 +1,7 @@
 """Units that are always on: how many there are in trained ReLU networks, and how many of them could be merged.
 
 Where ReLU units are positive for every input, their layer is linear in them, and one that is a linear combination of
-others could be folded into what reads it, exactly. This counts what that would bring.
+others and a constant could be folded into what reads it, exactly. This counts what that would bring.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Transformer, dense": ("text", {"lam": 0.0, "epochs": 1}),
 }
 QUICK: dict[str, Any] = {"images": 64, "batch": 32, "width": 0.1}
+LAYERS = ("aten.linear.", "aten.conv1d.", "aten.conv2d.", "aten.conv3d.")
 RECTIFIERS = ("aten.relu.default", "aten.relu_.default")
 
 
@@ -77,10 +78,13 @@ def _on(lo: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 def _merged(graph: Graph, node: Node, on: torch.Tensor, tensors: Any) -> int:
-    """How many of the units that are on are linear combinations, with an offset, of the others."""
-    refs = [arg for arg in node.args[1:3] if isinstance(arg, Ref)]
-    if not refs or int(on.sum()) < 2:
+    """How many of the units that are on are linear combinations of others and a constant.
+
+    A constant folds into the biases of what reads the unit, so weights alone decide, and biases do not.
+    """
+    weight = node.args[1] if node.op.startswith(LAYERS) else None
+    tensor = tensors.get(graph.by_name[weight.name].target) if isinstance(weight, Ref) else None
+    if tensor is None or not on.any():
         return 0
-    parts = [tensors[graph.by_name[ref.name].target].detach().double() for ref in refs]
-    matrix = torch.cat([part.reshape(len(on), -1) for part in parts], 1)[on]
-    return int(on.sum()) - int(torch.linalg.matrix_rank(matrix))
+    rows = tensor.detach().double().reshape(len(on), -1)[on]
+    return len(rows) - int(torch.linalg.matrix_rank(rows))

@@ -94,7 +94,27 @@ def _of_pair(
     inputs = _examples(example, box) if example else _stated(_header(ledger), model) if ledger else None
     if inputs is None:
         raise InputError("give the shape of an input, such as --example 2,3,32,32, or a ledger, which knows it")
+    _require_fit(pair[0], inputs, model)
     return verify(pair[0], pair[1], inputs, box, ledger=ledger, modes=modes, batch_size=batch_size)
+
+
+def _require_fit(net: nn.Module, inputs: Any, model: str) -> None:
+    """The network takes such inputs."""
+    import copy
+
+    import torch
+
+    args, kwargs = ((), dict(inputs)) if isinstance(inputs, dict) else (inputs, {})
+    args = args if isinstance(args, list | tuple) else (args,)
+    try:
+        with torch.no_grad():
+            copy.deepcopy(net).eval()(*args, **kwargs)
+    except (RuntimeError, IndexError, TypeError, ValueError, AssertionError) as error:
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        shapes = " and ".join(str(tuple(value.shape)) for value in tensors)
+        why = str(error).strip().partition("\n")[0]
+        what = f"{model} takes no input of shape {shapes}; give one that it takes, --example N,N,… ({why})"
+        raise InputError(what) from None
 
 
 def _of_run(folder: Path, model: str | None, box: Any) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ from .claims import (
     read_ledger,
     require_accounted,
     require_cut,
+    require_folded,
+    require_groups,
     require_units,
     tensors_of,
 )
@@ -60,8 +62,9 @@ class Verdict:
 
     def __str__(self) -> str:
         lines = [f"{self.status}: {self.reason}"]
-        if self.modes:
-            lines.append(f"modes: {' and '.join(self.modes)}; inputs: {'; '.join(self.domain)}")
+        terms = {"modes": " and ".join(self.modes), "inputs": "; ".join(self.domain)}
+        if any(terms.values()):
+            lines.append("; ".join(f"{name}: {what}" for name, what in terms.items() if what))
         if self.counterexample is not None:
             lines.append(str(self.counterexample))
         if self.unknown and self.status != "proved":
@@ -84,7 +87,7 @@ def verify(
     """Prove or refute that two modules compute the same for every input of the domain, up to rounding.
 
     `after` must be `before` without some units. With a `ledger`, every certificate in it is derived again as well, and
-    domain, modes, batch size and lowest precision are those it states; a domain that is given must be the same one.
+    domain, modes, batch size and lowest precision are those it states; those but modes that are given must be the same.
     Without, units are matched by their numbers, and the domain is [0, 1] unless given.
 
     >>> before = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -97,35 +100,86 @@ def verify(
     proved
     """
     stated: Ledger | None = None
+    boxes: dict[str, tuple[Array, Array]] | None = None
+    said: tuple[str, ...] = ()
     try:
         if ledger is not None:
             stated = read_ledger(ledger)
-            modes, batch_size, dtype = _agreed(stated, before, after, example_inputs, domain)
+            modes, batch_size, dtype = _agreed(stated.header, batch_size, dtype)
         if not modes or not set(modes) <= {"eval", "train"}:
             raise ValueError(f"modes are eval, train or both, not {list(modes)}")
         first, why = _read(before, example_inputs, modes)
         boxes, said = boxes_of(first[0].inputs if first else _given(example_inputs), domain, stated)
         said += () if dtype is None else (f"computed in {dtype} at least",)
-        given = Assumptions(boxes, growth_of(example_inputs, batch_size), dtype)
-        hints = kept_indices(stated.cuts[0][0]) if stated is not None and stated.cuts else {}
+        said += () if batch_size is None else (f"batches of {batch_size} at most",)
+        if stated is not None:
+            _require_models(stated, before, after)
         if why:
             raise NotProved(why)
-        findings = Findings()
-        for mode, program in zip(modes, first, strict=True):
-            findings = merged(findings, relate(program, read(after, example_inputs, mode), given, hints))
-        units = stated.cuts[0][1] if stated is not None and stated.cuts else ()
-        if stated is not None:
-            require_units(units, findings, stated.header)
+        given = Assumptions(boxes, growth_of(example_inputs, batch_size), dtype)
+        second = [read(after, example_inputs, mode) for mode in modes]
+        findings = _related(first, second, given, stated)
     except Refuted as error:
-        return Verdict("refuted", str(error), tuple(modes))
+        verdict = Verdict("refuted", str(error), tuple(modes), said)
+        if ledger is None:
+            return _hinted(verdict, before, after)
+        alone = verify(
+            before, after, example_inputs, domain if boxes is None else boxes, modes=_known(modes),
+            batch_size=batch_size, dtype=dtype, tries=tries,
+        )  # fmt: skip
+        more = "the pair is proved without it" if alone.status == "proved" else alone.reason
+        return replace(alone, status="refuted", reason=f"{error}; {more}", units=0)
     except (NotProved, CannotRead) as error:
-        return _without_proof(before, after, example_inputs, modes, boxes, said, str(error), tries)
+        found = search(before, after, example_inputs, boxes or {}, modes, tries, first)
+        why = str(error) if found is None else f"an input shows a difference; {error}"
+        verdict = Verdict("not proved" if found is None else "refuted", why, tuple(modes), said, counterexample=found)
+        return _hinted(verdict, before, after)
     if stated is not None and stated.header["evidence"] == "observed":
         why = "the ledger's evidence is what was observed on samples, which proves nothing"
         return Verdict("not proved", why, tuple(modes), said)
-    count = len(units) if stated is not None else sum(map(len, findings.kinds.values()))
+    count = sum(len(units) for _, units in stated.cuts) if stated is not None else len(findings.gone)
     reason = f"both compute the same, up to the rounding of sums; {count} units removed"
     return Verdict("proved", reason, tuple(modes), said, count, tuple(sorted(findings.unknown)))
+
+
+def _related(
+    first: Sequence[Program], second: Sequence[Program], given: Assumptions, stated: Ledger | None
+) -> Findings:
+    """What is found on the way through both modules in all modes, and is as the ledger states."""
+    shapes = [output_shapes(program) for program in (first[0], second[0])]
+    if shapes[0] != shapes[1]:
+        raise Refuted(f"the outputs have the shapes {shapes[1]} in the second module, and {shapes[0]} in the first")
+    findings = Findings()
+    cut, units = stated.cuts[0] if stated is not None and stated.cuts else (None, ())
+    for one, two in zip(first, second, strict=True):
+        findings = merged(findings, relate(one, two, given, {} if cut is None else kept_indices(cut)))
+    if stated is not None:
+        if stated.header["outputs"] != shapes[0]:
+            raise Refuted(f"the ledger states outputs of shapes {stated.header['outputs']}, and they are {shapes[0]}")
+        require_units(units, findings, stated.header)
+    if cut is not None:
+        require_folded(cut, findings)
+        require_groups(cut, first[0], second[0])
+    return findings
+
+
+def output_shapes(program: Program) -> list[list[int]]:
+    """Of all tensors that a module returns."""
+    results = [program.steps[place].results[0] for place in program.outputs]
+    return [list(result[0]) for result in results if result is not None]
+
+
+def _known(modes: Sequence[str]) -> tuple[str, ...]:
+    """The modes that there are, of those stated."""
+    return tuple(mode for mode in ("eval", "train") if mode in modes) or ("eval", "train")
+
+
+def _hinted(verdict: Verdict, before: nn.Module, after: nn.Module) -> Verdict:
+    """With a word on what may have gone wrong."""
+    sizes = [sum(tensor.numel() for tensor in tensors_of(module).values()) for module in (before, after)]
+    if sizes[0] >= sizes[1]:
+        return verdict
+    return replace(verdict, reason=f"{verdict.reason}; the second module is the larger one: are the two swapped?")
 
 
 def _read(module: nn.Module, inputs: Any, modes: Sequence[str]) -> tuple[list[Program], str]:
@@ -152,16 +206,27 @@ def merged(one: Findings, two: Findings) -> Findings:
     for key, kinds in two.kinds.items():
         for index, kind in kinds.items():
             one.kinds.setdefault(key, {}).setdefault(index, set()).update(kind)
-    return Findings(one.bounds, one.sizes, one.kinds, one.unknown | two.unknown)
+    sets = (one.gone | two.gone, one.folded | two.folded, one.unknown | two.unknown)
+    return Findings(one.bounds, one.sizes, one.kinds, *sets)
 
 
 def _agreed(
-    stated: Ledger, before: nn.Module, after: nn.Module, inputs: Any, domain: Any
+    header: Mapping[str, Any], batch_size: int | None, dtype: torch.dtype | None
 ) -> tuple[tuple[str, ...], int | None, torch.dtype | None]:
-    """Modes, batch size and precision of a ledger that speaks of these two models and this domain."""
+    """Modes, batch size and precision of a ledger; those that are given must be the same."""
+    terms = agreed_terms(header)
+    if batch_size not in (None, terms[1]) or dtype not in (None, terms[2]):
+        raise Refuted(f"the ledger speaks of batches of {terms[1]} and computing in {terms[2]}, not of what is given")
+    return terms
+
+
+def _require_models(stated: Ledger, before: nn.Module, after: nn.Module) -> None:
+    """The ledger speaks of these two models."""
     header, old, new = stated.header, tensors_of(before), tensors_of(after)
     if header["fingerprint"] != fingerprint(old):
         raise Refuted("the ledger speaks of another model: the fingerprint of the first one is not in its first line")
+    if header["tensors"] != {n: {"shape": list(t.shape), "dtype": str(t.dtype)[6:]} for n, t in old.items()}:
+        raise Refuted("the ledger states tensors of other shapes or types than the first model's")
     if len(stated.cuts) > 1:
         raise Refuted("the ledger has several cuts, between which the weights may have changed; check its run instead")
     for cut, units in stated.cuts:
@@ -173,21 +238,26 @@ def _agreed(
             raise Refuted("the first cut states original indices that are not its own")
     if not stated.cuts and fingerprint(new) != header["fingerprint"]:
         raise Refuted("the ledger has no cut, and the models differ")
-    return agreed_terms(header)
 
 
 def agreed_terms(header: Mapping[str, Any]) -> tuple[tuple[str, ...], int | None, torch.dtype | None]:
     """Modes, batch size and lowest precision that a ledger states."""
     modes, terms = tuple(header["modes"]), header["arithmetic"]
-    lowest = None if terms.get("lowest") is None else getattr(torch, str(terms["lowest"]), None)
-    train_only = header["evidence"] == "batch-proved"
-    if not modes or not set(modes) <= {"eval", "train"} or (train_only and modes != ("train",)):
+    limits = ("train",) if header["evidence"] == "batch-proved" else ("eval", "train")
+    if header["evidence"] not in ("proved", "batch-proved", "observed"):
+        raise Refuted(f"the ledger states the evidence '{header['evidence']}', which there is none of")
+    if not modes or not set(modes) <= set(limits) or len(set(modes)) < len(modes):
         raise Refuted(f"the ledger states the modes {list(modes)} for evidence '{header['evidence']}'")
-    for name, u in terms.get("unit_roundoff", {}).items():
-        kind = getattr(torch, name, None)
-        if not isinstance(kind, torch.dtype) or u != torch.finfo(kind).eps / 2:
-            raise Refuted(f"the ledger states a unit round-off of {u} for {name}, which is not so")
-    return modes, header["batch_size"], lowest if isinstance(lowest, torch.dtype) else None
+    if header["batch_size"] is not None and header["batch_size"] < 1:
+        raise Refuted(f"the ledger states batches of {header['batch_size']} at most")
+    named = {str(item["dtype"]) for item in header["tensors"].values()} | {str(terms["lowest"])} - {"None"}
+    kinds = {name: kind for name in named if isinstance(kind := getattr(torch, name, None), torch.dtype)}
+    if kinds.keys() != named:
+        raise Refuted(f"the ledger states a type that there is none of, among {', '.join(sorted(named))}")
+    true = {name: torch.finfo(kind).eps / 2 for name, kind in kinds.items() if kind.is_floating_point}
+    if terms["unit_roundoff"] != true:
+        raise Refuted(f"the ledger states the unit round-offs {terms['unit_roundoff']}, and they are {true}")
+    return modes, header["batch_size"], None if terms["lowest"] is None else kinds[terms["lowest"]]
 
 
 def growth_of(inputs: Any, batch_size: int | None) -> float:
@@ -203,9 +273,9 @@ def boxes_of(
     """Lower and upper ends of every tensor input, as declared; whole numbers are indices and have none."""
     if stated is not None:
         lines = {line["name"]: line for line in stated.header["inputs"]}
-        told = {name: tuple(line["shape"]) for name, line in lines.items()}
-        if told != {name: shape for name, (shape, _) in inputs.items()}:
-            shapes = [f"{name} {shape}" for name, shape in told.items()]
+        told = {name: (tuple(line["shape"]), str(line["dtype"])) for name, line in lines.items()}
+        if told != {name: (shape, str(kind)[6:]) for name, (shape, kind) in inputs.items()}:
+            shapes = [f"{name} {shape} {kind}" for name, (shape, kind) in told.items()]
             raise Refuted(f"the ledger speaks of the inputs {', '.join(shapes)}, not of those given")
         own = {name: _box(lines[name]["lo"], lines[name]["hi"], shape) for name, (shape, _) in inputs.items()}
     if domain is not None or stated is None:
@@ -267,13 +337,3 @@ def _end(value: Any, missing: float, shape: tuple[int, ...]) -> Array:
     if np.isnan(array).any() or array.ndim > len(shape):
         raise Refuted("the domain is no box of the inputs")
     return array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
-
-
-def _without_proof(
-    before: nn.Module, after: nn.Module, inputs: Any, modes: Sequence[str], boxes: Any, said: Any, why: str, tries: int
-) -> Verdict:
-    """No proof: an input that shows a difference decides."""
-    found = search(before, after, inputs, boxes, modes, tries)
-    if found is not None:
-        return Verdict("refuted", f"an input shows a difference; {why}", tuple(modes), said, counterexample=found)
-    return Verdict("not proved", why, tuple(modes), said)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from .interval import Array
 from .pairs import KINDS, Findings, NotProved
+from .program import Program, Ref
 
 FIELDS: dict[str, dict[str, Any]] = {
     "header": {"format": str, "version": int, "fingerprint": str, "inputs": list, "outputs": list, "modes": list,
@@ -33,6 +34,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 PARTS: dict[tuple[str, str], dict[str, Any]] = {
     ("header", "inputs"): {"name": str, "shape": list, "dtype": str, "lo": object, "hi": object},
     ("header", "tensors"): {"shape": list, "dtype": str},
+    ("header", "arithmetic"): {"lowest": (str, type(None)), "unit_roundoff": dict},
     ("cut", "tensors"): {"tensor": str, "axis": int, "size": int, "blocks": int, "removed": list, "original": list},
     ("cut", "witness"): {"file": str, "sha256": str},
 }
@@ -59,7 +61,7 @@ def read_ledger(path: str | os.PathLike[str]) -> Ledger:
             line = json.loads(text)
             stated = line.pop("hash")
             kind = FIELDS["header" if number == 1 else line["line"]]
-            shaped = all(isinstance(line[name], types) for name, types in kind.items()) and _whole(line)
+            shaped = all(_is(line[name], types) for name, types in kind.items()) and _whole(line)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise Refuted(f"line {number} of the ledger is none of its format") from None
         found = sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()
@@ -74,18 +76,24 @@ def read_ledger(path: str | os.PathLike[str]) -> Ledger:
     return Ledger(lines[0], _grouped(lines[1:]))
 
 
+def _is(value: Any, types: Any) -> bool:
+    """Whether a value is of a type; a truth value is no number."""
+    return isinstance(value, types) and (types is object or not isinstance(value, bool))
+
+
 def _whole(line: Mapping[str, Any]) -> bool:
     """Whether all parts of a line have their fields."""
     for (kind, name), fields in PARTS.items():
         part = line[name] if line["line"] == kind else None
-        if name == "witness":
+        if name in ("witness", "arithmetic"):
             part = [] if part is None else [part]
         for item in part.values() if isinstance(part, Mapping) else part or ():
-            if not all(isinstance(item[field], types) for field, types in fields.items()):
+            if set(item) != set(fields) or not all(_is(item[field], types) for field, types in fields.items()):
                 return False
-            if not all(isinstance(k, int) for field, types in fields.items() if types is list for k in item[field]):
+            if not all(_is(k, int) for field, types in fields.items() if types is list for k in item[field]):
                 return False
-    return True
+    margin = line.get("margin")
+    return margin is None or margin >= 0
 
 
 def _grouped(lines: list[dict[str, Any]]) -> tuple[Any, ...]:
@@ -121,6 +129,16 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
         total.update(f"{name} {str(value.dtype)[6:]} {','.join(map(str, value.shape))}\n".encode())
         total.update(value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
     return total.hexdigest()
+
+
+def groups_of(program: Program) -> dict[str, int]:
+    """In how many groups convolutions read their kernels."""
+    found: dict[str, int] = {}
+    for step in program.steps:
+        weight = step.args.get("weight")
+        if "conv" in step.op and isinstance(weight, Ref) and program.steps[weight.place].op == "tensor":
+            found[program.steps[weight.place].args["name"]] = int(step.args["groups"])
+    return found
 
 
 def kept_indices(cut: Mapping[str, Any], key: str = "removed") -> dict[str, dict[int, Array]]:
@@ -202,6 +220,20 @@ def require_accounted(cut: Mapping[str, Any], units: tuple[Mapping[str, Any], ..
             raise Refuted(f"element {min(missing)} of '{key}' was cut, and no unit of the ledger accounts for it")
 
 
+def require_folded(cut: Mapping[str, Any], found: Findings) -> None:
+    """Biases that a cut says constants were added to read something constant that is gone, and no other number."""
+    if len(set(cut["folded"])) < len(cut["folded"]) or not set(cut["folded"]) <= found.folded:
+        raise Refuted(f"the ledger folds constants into {cut['folded']}, and they went into {sorted(found.folded)}")
+
+
+def require_groups(cut: Mapping[str, Any], before: Program, after: Program) -> None:
+    """Numbers of groups that a cut states are those that convolutions have; others have not changed."""
+    old, new = groups_of(before), groups_of(after)
+    changed = {name: number for name, number in new.items() if number != old.get(name)}
+    if not changed.items() <= cut["groups"].items() <= new.items():
+        raise Refuted(f"the ledger states the groups {cut['groups']}, and those that changed are {changed}")
+
+
 def require_units(
     units: tuple[Mapping[str, Any], ...], found: Findings, header: Mapping[str, Any], *, run: bool = False
 ) -> None:
@@ -210,6 +242,8 @@ def require_units(
     key = "index" if run else "at"
     for unit in units:
         who, place = f"unit {unit['index']} of '{unit['layer']}'", (unit["weight"], unit["axis"])
+        if unit["weight"] != unit["layer"] and unit["weight"].rpartition(".")[0] != unit["layer"]:
+            raise Refuted(f"{who} is made by '{unit['weight']}', which is no tensor of that layer")
         if unit["evidence"] != header["evidence"] or unit["modes"] != header["modes"]:
             raise Refuted(f"{who} states evidence or modes other than the ledger's first line")
         kinds = _kinds(unit, found)
@@ -231,8 +265,6 @@ def require_units(
         slack = 2.0**-16 * (size if isfinite(size) else abs(derived)) + 1e-12
         if stated is None or stated < derived - slack or (stated > derived + slack and not run):
             raise Refuted(f"{who} states a bound of {stated}, and its weights give {derived:.6g}")
-        if unit["margin"] is not None and not 0 <= unit["margin"] <= max(1.0, slack + 0.1 * size):
-            raise Refuted(f"{who} states a margin of {unit['margin']:.6g}, which no rounding can have")
 
 
 def _of_unit(

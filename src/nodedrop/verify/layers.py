@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from .arrays import dense, refs
 from .calls import is_padded, is_transposed
-from .interval import INF, Array
+from .interval import INF, Array, Value
 from .pairs import INNER, PRODUCTS, Keep, NotProved, Pair, Pairs, matched_units
 from .program import Step
 from .tags import units_at
@@ -41,11 +42,35 @@ def product(walk: Walk, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
         mass = np.take(y.value.full(0, 1).lo, y.keep[outer], outer)
         mass = mass if outer == 0 else mass.T
     found = {names[0]: x, names[1]: y}
+    settled = _absorb(walk, x, len(x.keep) - 1, idle, mass, bias, y.keep[outer])
     if bias is not None:
-        found[names[2]] = _absorb(walk, x, len(x.keep) - 1, idle, mass, bias, y.keep[outer])
-    else:
-        _absorb(walk, x, len(x.keep) - 1, idle, None, None, y.keep[outer])
+        found[names[2]] = settled
+    if y.value.exact:
+        walk.findings.gone.update(u for k in lost(y, outer) for u in units_at(y.value, outer, k))
+    for d in batch:
+        _note_lost(walk, x, d + lead)
+        _note_lost(walk, y, d)
     return found, (*x.keep[:-1], y.keep[outer])
+
+
+def lost(pair: Pair, axis: int) -> list[int]:
+    """Indices along an axis that are gone."""
+    every = np.arange(pair.value.shape[axis])
+    return [int(k) for k in np.setdiff1d(every, pair.keep[axis])]
+
+
+def _note_lost(walk: Walk, pair: Pair, axis: int) -> None:
+    """Of whole products that are gone, the heads of an attention, say: nothing that is left reads their units."""
+    if not pair.value.exact:
+        zero = _zero_along(pair.value.sure, axis)
+        for index in lost(pair, axis):
+            walk.findings.note(units_at(pair.value, axis, index), (bool(zero[index]), False, True))
+
+
+def _zero_along(value: Value, axis: int) -> Array:
+    """At which indices of an axis all elements are 0."""
+    others = tuple(d for d in range(len(value.shape)) if d != axis)
+    return np.broadcast_to(value.zero.all(others), value.shape[axis])
 
 
 def recurrent(walk: Walk, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
@@ -95,6 +120,7 @@ def convolution(walk: Walk, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep
         raise NotProved(f"{walk.place}: '{w.leaf.name}' of the second module is not the first's without some units")
     mass = None if is_padded(call, a.args) or bias is None or bias.leaf is None else old[rows].sum(-1)
     settled = _absorb(walk, x, 1, (old[rows] == 0).all((0, 2)), mass, bias, rows)
+    walk.findings.gone.update(((w.leaf.name, 0), int(k)) for k in np.setdiff1d(np.arange(len(old)), rows))
     found = {"input": x, "weight": w, **({} if bias is None else {"bias": settled})}
     return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
 
@@ -123,28 +149,32 @@ def _absorb(walk: Walk, x: Pair, axis: int, idle: Array, mass: Array | None, bia
     if len(np.unique(left)) != len(left):
         raise NotProved(f"{walk.place}: an element is summed twice")
     others = tuple(d for d in range(len(x.value.shape)) if d != axis)
-    dead = np.broadcast_to(x.value.zero.all(others), size)
+    dead = _zero_along(x.value, axis)
     lo, hi = (np.broadcast_to(end, size) for end in (x.value.lo.min(others), x.value.hi.max(others)))
-    shift = scale = np.zeros(len(rows))
-    for index in np.setdiff1d(np.arange(size), left).tolist():
+    shift = scale = width = np.zeros(len(rows))
+    for index in lost(x, axis):
         still = hi[index] - lo[index] <= 12 * x.u * max(abs(lo[index]), abs(hi[index])) < INF
         true = (bool(dead[index]), mass is not None and still, bool(idle[index]))
         units = units_at(x.value, axis, index)
         if not any(true):
-            names = " or ".join(dict.fromkeys(f"unit {at} of '{unit[0]}'" for unit, at in units))
+            names = " or ".join([*dict.fromkeys(f"unit {at} of '{unit[0]}'" for unit, at in units)][:4])
             what = names or f"element {index} of axis {axis}"
             raise NotProved(f"{walk.place} reads {what}, which was removed and may be as large as {hi[index]:.4g}")
-        for unit, at in units:
-            walk.findings.kinds.setdefault(unit, {}).setdefault(at, set()).add(true)
+        walk.findings.note(units, true)
+        if true[1] and not true[0] and bias is not None and bias.leaf is not None:
+            walk.findings.folded.add(bias.leaf.name)
         if mass is not None and not (dead[index] or idle[index]):
             terms = mass[:, index] * (lo[index] + hi[index]) / 2
             shift, scale = shift + terms, scale + np.abs(terms)
+            width = width + np.abs(mass[:, index]) * (hi[index] - lo[index])
     if bias is None or not scale.any():
         return None if bias is None else walk.settled(bias, {0: rows})
     leaf = bias.leaf
     if leaf is None or leaf.after.shape != rows.shape:
         raise NotProved(f"{walk.place}: the bias has another size than the units")
-    wanted, noise = leaf.before[rows] + shift, 256 * x.u * (np.abs(leaf.before[rows]) + scale)
+    # The sum is rounded once, to the bias's own type; the constants are as well known as their intervals are wide.
+    wanted, kind = leaf.before[rows] + shift, torch.finfo(walk.before.tensors[leaf.name].dtype)
+    noise = width + kind.eps * (np.abs(wanted) + kind.tiny) + 2.0**-40 * (np.abs(leaf.before[rows]) + scale)
     if not (np.abs(leaf.after - wanted) <= noise).all():
         raise NotProved(f"{walk.place}: '{leaf.name}' does not contain the constants that were removed")
     return replace(bias, keep=(rows,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,12 +78,20 @@ Pairs = dict[str, Pair]
 @dataclass
 class Findings:
     """By tensor, axis and index: the largest value that can enter a unit's activation, the size of what enters, and
-    which of KINDS a unit was where it was read."""
+    which of KINDS a unit was where it was read. `gone` are units that layers no longer make,
+    `folded` biases of layers that read something constant that is gone."""
 
     bounds: dict[Unit, dict[int, float]] = field(default_factory=dict)
     sizes: dict[Unit, dict[int, float]] = field(default_factory=dict)
     kinds: dict[Unit, dict[int, set[tuple[bool, bool, bool]]]] = field(default_factory=dict)
+    gone: set[tuple[Unit, int]] = field(default_factory=set)
+    folded: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
+
+    def note(self, units: Iterable[tuple[Unit, int]], true: tuple[bool, bool, bool]) -> None:
+        """What units were at a place where they were read."""
+        for unit, at in units:
+            self.kinds.setdefault(unit, {}).setdefault(at, set()).add(true)
 
 
 @dataclass(frozen=True)
@@ -129,9 +137,3 @@ def matched_units(before: Array, after: Array, bias: Leaf | None) -> Array:
         if len(found):
             return found
     return matched(before, after)
-
-
-def line_of(trace: str) -> str:
-    """The last line of code that a stack trace names."""
-    lines = re.findall(r'([^"/\\]+)", line (\d+)', trace)
-    return f" at {lines[-1][0]}:{lines[-1][1]}" if lines else ""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
 LEAVES = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+SPELLED_OUT = {torch.ops.aten.einsum.default}  # read as the products that they consist of
+TORCH = Path(torch.__file__).parent
 CHECKS = ("_assert_tensor_metadata", "_assert_async", "_assert_scalar")
 
 
@@ -79,11 +82,16 @@ def read(module: nn.Module, inputs: Any, mode: str) -> Program:
         with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, args, kwargs, strict=False)
-            if any(_writes(node) for node in exported.graph.nodes):
+            writes = any(_writes(node) for node in exported.graph.nodes)
+            used = {node.target for node in exported.graph.nodes} & SPELLED_OUT
+            parts = {op: torch.export.default_decompositions()[op] for op in used}
+            if writes:
                 _join_same_tensors(exported)
-                exported = exported.run_decompositions({})  # writes become values
+            if writes or parts:
+                exported = exported.run_decompositions(parts)  # writes become values
     except Exception as error:
-        raise CannotRead(f"{type(module).__name__} in {mode} mode: {type(error).__name__}: {error}"[:400]) from error
+        what = str(error).strip().partition("\n")[0]
+        raise CannotRead(f"{type(module).__name__} in {mode} mode: {type(error).__name__}: {what}"[:400]) from error
     finally:
         logging.disable(before)
     return _converted(exported, module)
@@ -168,7 +176,7 @@ def _converted(exported: Any, module: nn.Module) -> Program:
             step = Step(leaf, {"name": name}, results)
         else:
             op, args = _named(node)
-            step = Step(op, resolved(args), results, node.target, str(node.meta.get("stack_trace") or "")[-300:])
+            step = Step(op, resolved(args), results, node.target, _place(node))
         places[node.name] = len(steps)
         steps.append(step)
     kinds = (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION)
@@ -178,6 +186,13 @@ def _converted(exported: Any, module: nn.Module) -> Program:
     ends = [s for s in signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION and s.arg.name in places]
     written = {names.get(spec.target, spec.target): places[spec.arg.name] for spec in ends}
     return Program(tuple(steps), tensorial, tensors | constants, tuple(map(str, found)), written)
+
+
+def _place(node: torch.fx.Node) -> str:
+    """The last line of a user's code that led to a call; torch's own lines say nothing to anyone."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', str(node.meta.get("stack_trace") or ""))
+    own = [(Path(file).name, line) for file, line in frames if not Path(file).is_relative_to(TORCH)]
+    return f" at {own[-1][0]}:{own[-1][1]}" if own else ""
 
 
 def _named(node: torch.fx.Node) -> tuple[str, dict[str, Any]]:

@@ -19,7 +19,7 @@ from . import sums as _sums  # noqa: F401  (registers its rules)
 from .arrays import MOVES, compact, grid, keeps_rows, refs, run, whole
 from .calls import RULES, Call, axes_of
 from .interval import INF, Array, Value, between, known, unbounded
-from .layers import convolution, product, recurrent
+from .layers import convolution, lost, product, recurrent
 from .pairs import (
     ALONG,
     EACH,
@@ -37,12 +37,11 @@ from .pairs import (
     Pairs,
     arithmetic,
     axes_left,
-    line_of,
     mask_of,
     matched_units,
 )
 from .program import Program, Ref, Step
-from .tags import meet, tags_after, tags_of
+from .tags import meet, tags_after, tags_of, units_at
 
 Hints = Mapping[str, Mapping[int, Array]]
 
@@ -85,7 +84,7 @@ class Walk:
         a, b = self.before.steps[place], self.after.steps[place]
         if a.op in ("tensor", "changing", "input"):
             return [self.input(a, b) if a.op == "input" else self.leaf(a, b)]
-        self.place = f"{a.op}{line_of(a.where)}"
+        self.place = f"{a.op}{a.where}"
         kinds = [[None if result is None else result[1] for result in step.results] for step in (a, b)]
         if refs(a.args) != refs(b.args) or kinds[0] != kinds[1] or None in kinds[0]:
             raise NotProved(f"{self.place} reads or results in something else in the second module")
@@ -198,6 +197,7 @@ class Walk:
             table, index = self.settled(pairs["weight"]), self.settled(pairs["indices"])
             self.require(index)
             self.require(table, [0])
+            self.findings.gone.update(u for k in lost(table, 1) for u in units_at(table.value, 1, k))
             return {"weight": table, "indices": index}, (*index.keep, table.keep[1])
         return self.untouched(a, b, pairs)
 
@@ -265,7 +265,7 @@ class Walk:
         """The interval of a call's first result."""
         call = self.call(a)
         listed = any(isinstance(v, list) and refs(v) for v in a.args.values())
-        if a.op not in RULES or (listed and a.op not in RECURRENT):
+        if a.op not in RULES or (listed and a.op not in (*RECURRENT, "index.Tensor")):
             return unbounded(call.shape)
         if not a.results[0][1].is_floating_point:  # type: ignore[index]
             return unbounded(call.shape)  # whole numbers wrap around

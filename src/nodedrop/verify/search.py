@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .arrays import MOVES, refs
 from .interval import Array
-from .program import split
+from .program import Program, split
 
 
 @dataclass(frozen=True)
@@ -32,37 +33,102 @@ class Counterexample:
         return f"in {self.mode} mode outputs differ by {self.difference:.2e} (relative) on the input {shown}"
 
 
+@dataclass(frozen=True)
+class Range:
+    """Where an input may lie."""
+
+    lo: Array
+    hi: Array
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """As tensors, finite ones."""
+        lo, hi = (np.nan_to_num(np.asarray(end, float), posinf=1e6, neginf=-1e6) for end in (self.lo, self.hi))
+        return torch.from_numpy(lo), torch.from_numpy(hi)
+
+
 def search(
-    before: nn.Module,
-    after: nn.Module,
-    inputs: Any,
-    boxes: Mapping[str, tuple[Array, Array]],
-    modes: Sequence[str],
-    tries: int,
-) -> Counterexample | None:
-    """Try some inputs in double precision, the worst of them improved by gradient ascent."""
-    u = max((torch.finfo(t.dtype).eps / 2 for t in before.parameters() if t.is_floating_point()), default=2.0**-53)
-    tolerance, ends = max(256 * u, 1e-9), _ends(inputs, boxes)
-    if ends is None:
+    before: nn.Module, after: nn.Module, inputs: Any, boxes: Mapping[str, tuple[Array, Array]], modes: Sequence[str],
+    tries: int, programs: Sequence[Program] = (),
+) -> Counterexample | None:  # fmt: skip
+    """Try some inputs in double precision, the worst of them improved by gradient ascent.
+
+    Both modules compute in double precision with the weights they have, whatever the type of these. A difference
+    counts if it is far above what the rounding of sums can make of it, which is measured: by small changes of all
+    weights, larger ones of biases into which constants may have been folded, and rounded there.
+    """
+    ranges = _ranges(inputs, boxes, _tables(programs))
+    if ranges is None:
         return None
+    tolerance = max([1e-9, *(256 * torch.finfo(kind).eps / 2 for kind in _casts(programs))])
     generator = torch.Generator().manual_seed(0)
+    shaken = _shaken(before, after, generator)
     for mode in modes:
         pair = [_quiet(copy.deepcopy(module).double(), mode) for module in (before, after)]
+        like = [pair[1], _quiet(copy.deepcopy(shaken), mode)]
         worst: tuple[float, list[Tensor]] = (0.0, [])
+        shown = False
         for k in range(tries):
-            drawn = _drawn(inputs, ends, generator, corner=k % 2 == 1)
+            drawn = _drawn(inputs, ranges, generator, corner=k % 2 == 1)
             with torch.no_grad():
                 gap = _gap(pair, inputs, drawn)
             if gap is None:
                 break
             worst = max(worst, (float(gap), drawn), key=lambda item: item[0])
-            if worst[0] > tolerance:
+            if shown := worst[0] > tolerance and _counts(worst, like, inputs):
                 break
-        if worst[0] <= tolerance and worst[1]:
-            worst = max(worst, _uphill(pair, inputs, ends, worst[1]), key=lambda item: item[0])
-        if worst[0] > tolerance:
+        if not shown and worst[1]:
+            worst = max(worst, _uphill(pair, inputs, ranges, worst[1]), key=lambda item: item[0])
+            shown = worst[0] > tolerance and _counts(worst, like, inputs)
+        if shown:
             return Counterexample(tuple(t.detach() for t in worst[1]), mode, worst[0])
     return None
+
+
+def _tables(programs: Sequence[Program]) -> dict[str, int]:
+    """How many rows the tables have that whole numbers of an input index."""
+    found: dict[str, int] = {}
+    for program in programs:
+        for step in program.steps:
+            if step.op == "embedding.default":
+                place, rows = step.args["indices"].place, program.steps[step.args["weight"].place].results[0]
+                while program.steps[place].op in MOVES and len(refs(program.steps[place].args)) == 1:
+                    place = refs(program.steps[place].args)[0]
+                source = program.steps[place]
+                if source.op == "input" and rows is not None:
+                    name = str(source.args["name"])
+                    found[name] = min(rows[0][0], found.get(name, rows[0][0]))
+    return found
+
+
+def _casts(programs: Sequence[Program]) -> set[torch.dtype]:
+    """Types that the code itself rounds to, also where weights are in double precision."""
+    steps = [step for program in programs for step in program.steps if step.op.startswith(("to.", "_to_copy"))]
+    kinds = {step.args.get("dtype") for step in steps}
+    return {kind for kind in kinds if isinstance(kind, torch.dtype) and kind.is_floating_point}
+
+
+def _shaken(before: nn.Module, after: nn.Module, generator: torch.Generator) -> nn.Module:
+    """The second module in double precision with each weight moved by 2⁻⁴⁰ of it; biases that have numbers of their
+    own by what rounding them once can cost."""
+    moved, old = copy.deepcopy(after).double(), dict(before.named_parameters())
+    kinds = {name: tensor.dtype for name, tensor in after.named_parameters()}
+    with torch.no_grad():
+        for name, tensor in moved.named_parameters():
+            first = old[name].double() if name in old else tensor
+            signs = torch.randint(0, 2, tensor.shape, generator=generator).double() * 2 - 1
+            if tensor.dim() == 1 and not bool(torch.isin(tensor, first).all()):
+                most = max(float(tensor.abs().max()), float(first.abs().max()) if first.numel() else 0.0)
+                tensor.add_(signs * torch.finfo(kinds[name]).eps * most)
+            else:
+                tensor.mul_(1 + signs * 2.0**-40)
+    return moved
+
+
+def _counts(found: tuple[float, list[Tensor]], like: Sequence[nn.Module], inputs: Any) -> bool:
+    """Whether a difference is more than such changes make of the second module."""
+    with torch.no_grad():
+        noise = _gap(like, inputs, found[1])
+    return noise is not None and found[0] > 4 * float(noise)
 
 
 def _quiet(module: nn.Module, mode: str) -> nn.Module:
@@ -79,26 +145,36 @@ def _tensors(inputs: Any) -> list[Tensor]:
     return [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
 
 
-def _ends(inputs: Any, boxes: Mapping[str, tuple[Array, Array]]) -> list[tuple[Array, Array]] | None:
-    """The boxes of the inputs in their order; None if inputs are not told apart, being inside of others."""
+def _ranges(
+    inputs: Any, boxes: Mapping[str, tuple[Array, Array]], tables: Mapping[str, int]
+) -> list[Range] | None:
+    """Where the inputs may lie, in their order; None if inputs are not told apart, being inside of others."""
     kwargs = split(inputs)[1]
     named = [k for k, v in kwargs.items() if isinstance(v, Tensor)]
-    rest = [box for name, box in boxes.items() if name not in named]
     if len(boxes) != len(_tensors(inputs)) or not set(named) <= set(boxes):
         return None
-    return rest + [boxes[name] for name in named]
-
-
-def _drawn(inputs: Any, boxes: Any, generator: torch.Generator, corner: bool) -> list[Tensor]:
     found = []
-    for tensor, (lo, hi) in zip(_tensors(inputs), boxes, strict=True):
-        if not (tensor.is_floating_point() and np.isfinite(lo).all() and np.isfinite(hi).all()):
+    for name in [*(name for name in boxes if name not in named), *named]:
+        lo, hi = boxes[name]
+        if name in tables:
+            lo, hi = np.maximum(lo, 0), np.minimum(hi, tables[name] - 1)
+        found.append(Range(lo, hi))
+    return found
+
+
+def _drawn(inputs: Any, ranges: Sequence[Range], generator: torch.Generator, corner: bool) -> list[Tensor]:
+    found = []
+    for tensor, each in zip(_tensors(inputs), ranges, strict=True):
+        if tensor.dtype is torch.bool or not (np.isfinite(each.lo).all() and np.isfinite(each.hi).all()):
             found.append(tensor.detach())
             continue
         share = torch.rand(tensor.shape, generator=generator, dtype=torch.float64)
-        share = share.round() if corner else share
-        low, high = torch.from_numpy(np.asarray(lo)), torch.from_numpy(np.asarray(hi))
-        found.append(low + share * (high - low))
+        low, high = each.ends()
+        if tensor.is_floating_point():
+            found.append(low + (share.round() if corner else share) * (high - low))
+        else:
+            whole = torch.minimum(low.ceil() + (share * (high.floor() - low.ceil() + 1)).floor(), high.floor())
+            found.append(whole.to(tensor.dtype))
     return found
 
 
@@ -120,7 +196,9 @@ def _gap(pair: Sequence[nn.Module], inputs: Any, tensors: Sequence[Tensor]) -> T
     return torch.stack(gaps).max() if gaps else None
 
 
-def _uphill(pair: Sequence[nn.Module], inputs: Any, boxes: Any, start: list[Tensor]) -> tuple[float, list[Tensor]]:
+def _uphill(
+    pair: Sequence[nn.Module], inputs: Any, ranges: Sequence[Range], start: list[Tensor]
+) -> tuple[float, list[Tensor]]:
     """Signed gradient ascent on the difference, inside the box."""
     here, best = [t.clone() for t in start], (0.0, start)
     for _ in range(24):
@@ -132,12 +210,11 @@ def _uphill(pair: Sequence[nn.Module], inputs: Any, boxes: Any, start: list[Tens
         best = max(best, (float(gap.detach()), [t.detach().clone() for t in here]), key=lambda item: item[0])
         slopes = iter(torch.autograd.grad(gap, free, allow_unused=True))
         moved = []
-        for tensor, (lo, hi) in zip(moving, boxes, strict=True):
+        for tensor, each in zip(moving, ranges, strict=True):
             slope = next(slopes) if tensor.requires_grad else None
             tensor = tensor.detach()
             if slope is not None:
-                ends = [np.nan_to_num(np.asarray(end), posinf=1e6, neginf=-1e6) for end in (lo, hi)]
-                low, high = torch.from_numpy(ends[0]), torch.from_numpy(ends[1])
+                low, high = each.ends()
                 tensor = torch.clamp(tensor + 0.1 * (high - low) * slope.sign(), low, high)
             moved.append(tensor)
         here = moved

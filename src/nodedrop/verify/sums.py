@@ -57,8 +57,8 @@ def _linear(call: Call, a: Args) -> Value:
         x, w, bias = a["mat1"], a["mat2"], a["self"]
     else:
         x, w, bias = a["self"], a.get("other", a.get("mat2")), None
-    if call.op != "linear.default" and w.exact and len(w.shape) == 2:
-        turned = w.full(0, 1).lo.T
+    if call.op != "linear.default" and w.exact and 2 <= len(w.shape) <= len(x.shape) and prod(w.shape[:-2]) == 1:
+        turned = w.full(*range(len(w.shape))).lo.reshape(w.shape[-2:]).T
         w = Value(turned, turned, turned.shape)
     scaled = call.op == "addmm.default" and (a["alpha"] != 1 or a["beta"] != 1)
     vector = bias is None or (bias.exact and len(bias.shape) == 1)
@@ -316,6 +316,12 @@ def _embedding(call: Call, a: Args) -> Value:
     flat = a["weight"].full(1).hull((0,))
     lead = (1,) * (len(call.shape) - 1)
     return Value(flat.lo.reshape(*lead, -1), flat.hi.reshape(*lead, -1), call.shape)
+
+
+@rule("index.Tensor", "index_select.default", "gather.default")
+def _picked(call: Call, a: Args) -> Value:
+    """Some elements of the first operand."""
+    return between(float(a["self"].lo.min()), float(a["self"].hi.max()), call.shape)
 
 
 @rule("where.self", "masked_fill.Scalar")

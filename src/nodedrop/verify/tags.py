@@ -20,11 +20,11 @@ def tags_of(name: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def units_at(value: Value, axis: int, index: int) -> list[tuple[Unit, int]]:
-    """The units that an element along an axis belongs to, where it is not a mix of many."""
+    """The units that elements at an index of an axis belong to, one in each head, say."""
     found = []
     for key, tag in value.tags:
-        at = np.unique(tag.take(index, axis) if tag.shape[axis] > 1 else tag)
-        found += [(key[:2], int(t)) for t in at if t >= 0] if len(at) <= 4 else []
+        if tag.shape[axis] > 1:
+            found += [(key[:2], int(t)) for t in np.unique(tag.take(index, axis)) if t >= 0]
     return found
 
 
@@ -48,11 +48,16 @@ def meet(findings: Findings, a: Step, pairs: Mapping[str, Pair]) -> None:
 def tags_after(call: Call, a: Step, pairs: Mapping[str, Pair], value: Value) -> tuple[Any, ...]:
     """Which units the result's elements belong to."""
     rank, conv = len(value.shape), "conv" in a.op
-    if a.op in PRODUCTS or (conv and "weight" in pairs):
-        source = pairs[PRODUCTS[a.op][1] if a.op in PRODUCTS else "weight"].value
-        turned = not is_by_rows(call, a.args, source.shape) if conv else a.op != "linear.default"
-        shape = [-1 if d == (1 if conv else rank - 1) else 1 for d in range(rank)]
-        times = int(a.args["groups"]) if conv and turned else 1
+    if a.op in PRODUCTS:
+        return _of_product(a, pairs[PRODUCTS[a.op][1]].value, rank)
+    if a.op == "embedding.default":
+        table = pairs["weight"].value
+        return tuple((key, tag.reshape((1,) * (rank - 1) + (-1,))) for key, tag in table.tags if tag.shape[0] == 1)
+    if conv and "weight" in pairs:
+        source = pairs["weight"].value
+        turned = not is_by_rows(call, a.args, source.shape)
+        shape = [-1 if d == 1 else 1 for d in range(rank)]
+        times = int(a.args["groups"]) if turned else 1
         return tuple(
             (key, np.concatenate([tag.reshape(-1) + g * tag.size for g in range(times)]).reshape(shape))
             for key, tag in source.tags
@@ -70,6 +75,16 @@ def tags_after(call: Call, a: Step, pairs: Mapping[str, Pair], value: Value) -> 
             shaped = tag.reshape((1,) * (rank - tag.ndim) + tag.shape)
             if all(shaped.shape[d] in (1, value.shape[d]) for d in range(rank)):
                 found.append(((owner, axis, fresh and not done), shaped))
+    return tuple(found)
+
+
+def _of_product(a: Step, source: Value, rank: int) -> tuple[Any, ...]:
+    """The units of the right side that do not differ along the axis that is summed."""
+    found = []
+    for key, tag in source.tags:
+        matrix = tag.swapaxes(-1, -2) if a.op == "linear.default" and tag.ndim > 1 else tag
+        if 1 < matrix.ndim <= rank and matrix.shape[-2] == 1:
+            found.append((key, matrix.reshape((1,) * (rank - matrix.ndim) + matrix.shape)))
     return tuple(found)
 
 
