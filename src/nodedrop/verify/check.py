@@ -72,33 +72,18 @@ class Verdict:
         return "\n".join(lines)
 
 
-def verify(
+def check(
     before: nn.Module,
     after: nn.Module,
     example_inputs: Any,
-    domain: Any = None,
-    *,
-    ledger: str | os.PathLike[str] | None = None,
-    modes: Sequence[str] = ("eval", "train"),
-    batch_size: int | None = None,
-    dtype: torch.dtype | None = None,
-    tries: int = 64,
+    domain: Any,
+    ledger: str | os.PathLike[str] | None,
+    modes: Sequence[str],
+    batch_size: int | None,
+    dtype: torch.dtype | None,
+    tries: int,
 ) -> Verdict:
-    """Prove or refute that two modules compute the same for every input of the domain, up to rounding.
-
-    `after` must be `before` without some units. With a `ledger`, every certificate in it is derived again as well, and
-    domain, modes, batch size and lowest precision are those it states; those but modes that are given must be the same.
-    Without, units are matched by their numbers, and the domain is [0, 1] unless given.
-
-    >>> before = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
-    >>> _ = nn.init.constant_(before[0].bias[:1], -9.0)
-    >>> after = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
-    >>> with torch.no_grad():
-    ...     for new, old in zip(after.parameters(), before.parameters()):
-    ...         _ = new.copy_(old[tuple(slice(-n, None) for n in new.shape)])
-    >>> print(verify(before, after, torch.rand(1, 2)).status)
-    proved
-    """
+    """What `nodedrop.verify` answers."""
     stated: Ledger | None = None
     boxes: dict[str, tuple[Array, Array]] | None = None
     said: tuple[str, ...] = ()
@@ -123,9 +108,9 @@ def verify(
         verdict = Verdict("refuted", str(error), tuple(modes), said)
         if ledger is None:
             return _hinted(verdict, before, after)
-        alone = verify(
-            before, after, example_inputs, domain if boxes is None else boxes, modes=_known(modes),
-            batch_size=batch_size, dtype=dtype, tries=tries,
+        alone = check(
+            before, after, example_inputs, domain if boxes is None else boxes, None, _known(modes),
+            batch_size, dtype, tries,
         )  # fmt: skip
         more = "the pair is proved without it" if alone.status == "proved" else alone.reason
         return replace(alone, status="refuted", reason=f"{error}; {more}", units=0)

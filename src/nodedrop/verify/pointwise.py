@@ -211,9 +211,10 @@ def _cast(call: Call, a: Args) -> Value:
 @rule("dropout.default", "feature_dropout.default", "native_dropout.default")
 def _dropout(call: Call, a: Args) -> Value:
     """In training mode an element is 0 or divided by 1 − p."""
-    x, p = a["input"], float(a["p"])
+    x: Value = a["input"]
+    p = float(a["p"])
     if a["train"] is False or p == 0:
-        return Value(x.lo, x.lo if x.exact else x.hi, call.shape, mix=x.mix)
+        return x  # as it is, with all that is known of it
     scale = 1 / (1 - p) if p < 1 else 0.0
     found = call.ends(times(np.minimum(x.lo, 0), scale), times(np.maximum(x.hi, 0), scale), 2)
     return replace(found, mix=None if x.mix is None else x.mix * scale * (1 + 4 * call.arithmetic.u))
