@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..proof import Certificate, Certificates
-from .labels import Factors
+from .labels import FIXED, Factors
 from .plan import KINDS, Plan, group_certificates
 from .reach import reach
 from .rules.elementwise import ZERO_REGION
@@ -74,15 +74,15 @@ def account(
     """One account per layer, in the order of the forward pass; `modes` are those the certificates speak of."""
     accounts: dict[tuple[str, int, int], Account] = {}
     by_graph = {number: found[0] for number, found in group_certificates(structure, certificates).items()}
+    fixed = {item.weight: item for item in structure.fixed}
     for layer in structure.layers:
         key = (layer.weight, layer.axis, int(layer.places[0]))
-        if key in accounts:
+        if key in accounts or (layer.weight in fixed and bool((layer.labels == FIXED).all())):
             continue
         same = [item for item in structure.layers if (item.weight, item.axis, int(item.places[0])) == key]
         accounts[key] = _account(structure, by_graph, plan, blocked, layer, same, modes)
-    weights = {layer.weight for layer in structure.layers}
-    fixed = {item.weight: item for item in structure.fixed if item.weight not in weights}
-    return (*_merged(accounts.values()), *(_whole(item) for item in fixed.values()))
+    told = {weight for weight, _, _ in accounts}
+    return (*_merged(accounts.values()), *(_whole(item) for item in fixed.values() if item.weight not in told))
 
 
 def _whole(item: Fixed) -> Account:

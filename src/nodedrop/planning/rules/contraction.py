@@ -37,8 +37,7 @@ def _parameter(walk: Walk, ref: Ref) -> Node | None:
 def _layer(walk: Walk, node: Node, weight: Ref, units: Tensor | None, size: int, axis: int = 0) -> None:
     """Register a layer of `size` units, along `axis` if no axis has their labels. A single one is fixed."""
     owner = _parameter(walk, weight)
-    opaque = units is None and any(owner is not None and item.weight == owner.target for item in walk.fixed)
-    if owner is not None and not opaque:
+    if owner is not None:
         labels = torch.full((size,), FIXED) if units is None else vector(units)
         name, first = layer_name(owner.target), int(labels[0])
         slots = [s for (tensor, _), s in walk.labels.slots.items() if tensor == owner.target and first in s.labels]
