@@ -1,9 +1,12 @@
 """Settings of all tests."""
 
 import gc
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.records import made, results
+from torch import nn
 
 from nodedrop.bounds import propagate
 from nodedrop.planning import walk
@@ -19,3 +22,20 @@ def strict_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that fails is a bug here; users get an operator without a rule instead."""
     monkeypatch.setattr(propagate, "STRICT", True)
     monkeypatch.setattr(walk, "STRICT", True)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both programs are read once, since ledgers change and modules do not."""
+    from nodedrop.verify import check
+
+    programs: dict[Any, Any] = {}
+    true: Callable[..., Any] = check.read
+
+    def remembered(module: nn.Module, inputs: Any, mode: str) -> Any:
+        key = (id(module), mode)
+        if key not in programs:
+            programs[key] = true(module, inputs, mode)
+        return programs[key]
+
+    monkeypatch.setattr(check, "read", remembered)

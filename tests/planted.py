@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,9 @@ from torch.optim import Optimizer
 
 import nodedrop as nd
 from nodedrop.intake import ModeChoice, Options
+from nodedrop.ledger import LedgerFile
 from nodedrop.session import Session
+from nodedrop.verify import verify
 
 from .exactness import (
     INDEX,
@@ -92,7 +95,17 @@ def assert_state_sliced(
     optimizer.zero_grad()
 
 
-def assert_exact(entry: Entry, modes: ModeChoice = "both") -> None:
+def assert_proved(
+    pair: tuple[nn.Module, nn.Module], example: Inputs, entry: Entry, ledger: Path, units: int, modes: tuple[str, ...]
+) -> None:
+    """The checker finds as many units with the ledger and without it."""
+    found = verify(*pair, example, ledger=ledger)
+    assert (found.status, found.units) == ("proved", units), found
+    found = verify(*pair, example, entry.domain, modes=modes, tries=1)
+    assert (found.status, found.units) == ("proved", units), found
+
+
+def assert_exact(entry: Entry, folder: Path, modes: ModeChoice = "both") -> None:
     """What goes is decided in single precision; outputs are compared in both, and gradients in double precision."""
     model, example, expected = planted(entry, torch.float32)
     before = copy.deepcopy(model)
@@ -100,12 +113,16 @@ def assert_exact(entry: Entry, modes: ModeChoice = "both") -> None:
     parameters, state = list(model.parameters()), state_of(model, optimizer)
 
     session = Session(model, example, Options(domain=entry.domain, mode=modes), optimizer)
+    file = LedgerFile(folder / "ledger.jsonl", witness=False)
+    file.follow(session)
+    file.begin()
     outcome = session.cut_("error")
 
     ledger = nd.Ledger(outcome.analysis, 0, 0, outcome.difference)
     assert_planted_units_go(ledger, entry, expected)
     assert_planted_everywhere(ledger, entry)
     assert_accounted(ledger, widths(before), widths(model))
+    assert_proved((before, model), example, entry, file.path, len(ledger.removed), session.options.modes)
     assert all(old is new for old, new in zip(parameters, model.parameters(), strict=True))
     assert all(set(state[n]) == set(optimizer.state[p]) and INDEX in state[n] for n, p in model.named_parameters())
     index = taken_indices(model, optimizer)

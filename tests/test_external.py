@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,8 @@ def test_package_is_there(package: str) -> None:
     assert any(name.startswith(package) for name in ENTRIES)
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", ENTRIES)
-def test_exact(name: str) -> None:
+def test_exact(name: str, tmp_path: Path) -> None:
     # in training these drop whole layers by a branch on random data, so only their eval mode can be traced as a whole
-    assert_exact(ENTRIES[name], "eval" if name in ("transformers_opt", "transformers_whisper") else "both")
+    assert_exact(ENTRIES[name], tmp_path, "eval" if name in ("transformers_opt", "transformers_whisper") else "both")

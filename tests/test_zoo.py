@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +15,10 @@ from .planted import assert_exact, planted
 from .zoo import ZOO
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", ZOO)
-def test_exact(name: str) -> None:
-    assert_exact(ZOO[name])
+def test_exact(name: str, tmp_path: Path) -> None:
+    assert_exact(ZOO[name], tmp_path)
 
 
 FAINT = [name for name, entry in ZOO.items() if any(item.how == "faint" for item in entry.plants)]

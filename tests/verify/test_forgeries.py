@@ -57,23 +57,6 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(before, model, inputs, path)
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both programs are read once, since ledgers change and modules do not."""
-    from nodedrop.verify import check
-
-    programs: dict[Any, Any] = {}
-    true: Callable[..., Any] = check.read
-
-    def remembered(module: nn.Module, inputs: Any, mode: str) -> Any:
-        key = (id(module), mode)
-        if key not in programs:
-            programs[key] = true(module, inputs, mode)
-        return programs[key]
-
-    monkeypatch.setattr(check, "read", remembered)
-
-
 def test_the_true_ledger_is_accepted(case: Case) -> None:
     verdict = verify(case.before, case.after, case.inputs, (0.0, 1.0), ledger=case.ledger)
     assert (verdict.status, verdict.code) == ("proved", 0), verdict
