@@ -72,7 +72,11 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     ),
     "text": Reproduction(
         "A transformer on a text, over λ, with all units under pressure and with most spared (beyond the paper)",
-        (Grid("text", (0.0, 7e-5, 5e-5)), Grid("text", (1.5e-4, 7e-5, 5e-5), changes=({"spare": 0.7},))),
+        (
+            Grid("text", (0.0, 7e-5, 5e-5)),
+            Grid("text", (1.5e-4, 7e-5, 5e-5), changes=({"spare": 0.7},)),
+            Grid("text", (7e-5,), changes=({"spare": 0.8},)),
+        ),
     ),
     "convergence": Reproduction(
         "CIFAR-10: error and size over the epochs of a long run, VGG16 without batch norm (figure 4)",
