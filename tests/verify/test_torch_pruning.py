@@ -6,11 +6,10 @@ import copy
 
 import pytest
 import torch
+import torch_pruning as tp
 from torch import Tensor, nn
 
 from nodedrop.verify import verify
-
-tp = pytest.importorskip("torch_pruning")
 
 
 class Residual(nn.Module):

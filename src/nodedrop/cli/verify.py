@@ -104,8 +104,9 @@ def _require_fit(net: nn.Module, inputs: Any, model: str) -> None:
 
     import torch
 
-    args, kwargs = ((), dict(inputs)) if isinstance(inputs, dict) else (inputs, {})
-    args = args if isinstance(args, list | tuple) else (args,)
+    from ..tracing import split_inputs
+
+    args, kwargs = split_inputs(inputs)
     try:
         with torch.no_grad():
             copy.deepcopy(net).eval()(*args, **kwargs)
