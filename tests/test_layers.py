@@ -16,6 +16,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 # Left to right. Names on one line may import each other.
 LAYERS = (
     ("verify",),  # shares no code with the rest, and nothing below the command line needs it
+    ("onepage",),
     ("errors", "functional", "activations", "kernels"),
     ("tracing",),
     ("bounds",),

@@ -15,6 +15,7 @@ from .subject import ends_of, input_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from ..onepage import Answer
     from ..verify import Verdict
 
 EXAMPLE = (
@@ -42,6 +43,7 @@ def verify(
     ] = None,
     mode: Annotated[str, typer.Option(help="Without a ledger: both, train or eval.")] = "both",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Without a ledger: the largest training batch.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="A pair and its ledger, by the checker of one page.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Prove that two networks compute the same for every input of the domain, or find an input on which they differ.
@@ -50,6 +52,13 @@ def verify(
     ledger any pair will do whose larger network differs by units that were taken out, whoever did it.
     """
     box = None if domain is None else ends_of(domain)
+    if small:
+        if run is not None or box is not None or batch_size is not None or not (before and after and model and ledger):
+            raise InputError("--small takes --before, --after, --model and --ledger, whose domain and batch size count")
+        answer = _by_one_page(before, after, model, ledger, example)
+        told = {"verdict": answer.status, "reason": answer.reason, "units": answer.units}
+        typer.echo(json.dumps(told) if as_json else f"{answer.status}: {answer.reason}")
+        raise typer.Exit({"proved": 0, "refuted": 1, "not proved": 3}[answer.status])
     if run is not None:
         if before or after or ledger:
             raise InputError("a run knows its files; leave --before, --after and --ledger out, or the run")
@@ -79,23 +88,39 @@ def _of_pair(
     before: Path, after: Path, model: str, ledger: Path | None, example: list[str] | None, box: Any, mode: str,
     batch_size: int | None,
 ) -> Verdict:  # fmt: skip
-    from ..experiments.own import find
-    from ..training import load
     from ..verify import verify
 
     modes = {"both": ("eval", "train"), "eval": ("eval",), "train": ("train",)}.get(mode)
     if modes is None:
         raise InputError(f"--mode must be both, train or eval, not '{mode}'")
-    pair = []
-    for path in (before, after):
-        net = find(model)()
-        load(net, path)
-        pair.append(net)
+    pair = _nets(before, after, model)
     inputs = _examples(example, box) if example else _stated(_header(ledger), model) if ledger else None
     if inputs is None:
         raise InputError("give the shape of an input, such as --example 2,3,32,32, or a ledger, which knows it")
     _require_fit(pair[0], inputs, model)
     return verify(pair[0], pair[1], inputs, box, ledger=ledger, modes=modes, batch_size=batch_size)
+
+
+def _by_one_page(before: Path, after: Path, model: str, ledger: Path, example: list[str] | None) -> Answer:
+    from ..onepage import check
+
+    pair = _nets(before, after, model)
+    inputs = _examples(example, None) if example else _stated(_header(ledger), model)
+    _require_fit(pair[0], inputs, model)
+    return check(pair[0], pair[1], inputs, ledger)
+
+
+def _nets(before: Path, after: Path, model: str) -> list[nn.Module]:
+    """The network with the weights of either file."""
+    from ..experiments.own import find
+    from ..training import load
+
+    pair = []
+    for path in (before, after):
+        net: nn.Module = find(model)()
+        load(net, path)
+        pair.append(net)
+    return pair
 
 
 def _require_fit(net: nn.Module, inputs: Any, model: str) -> None:
