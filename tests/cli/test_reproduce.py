@@ -39,6 +39,9 @@ def test_every_run_leaves_a_record_by_experiment(tmp_path: Path, monkeypatch: py
     assert json.loads(again.stdout)["records"] == [str(records[0])]
     nothing = run("mnist-lambda", *changes, "--set", "images=80", *elsewhere)
     assert (nothing.exit_code, json.loads(nothing.stdout)["records"]) == (0, [])
+    few = ["--lam", "0", "--network", "mnist-dense160", "--json"]
+    one = run("mnist-lambda", *changes, "--set", "images=80", *where, *few)
+    assert json.loads(one.stdout)["records"] == [str(records[0])]
     records[0].write_text("[]")
     broken = run("mnist-lambda", *changes, "--set", "images=80", *elsewhere)
     assert broken.exit_code == 2
@@ -52,6 +55,8 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
         (["mnist-lambda", "--set", "lam=1"], "lam is what the runs differ in"),
         (["cifar10-table", "--data-dir", "."], "(see --data-dir and --download)"),
         (["convergence", "--set", "epochs=0"], "epochs must be at least 1"),
+        (["convergence", "--lam", "0"], "no run of it has λ 0.0; there are 1e-05"),
+        (["mnist-lambda", "--network", "vgg16"], "no run of it has the network vgg16; there are mnist-dense160, "),
     ):
         done = run(*arguments, *where)
         assert done.exit_code == 2

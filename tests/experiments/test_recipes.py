@@ -43,10 +43,11 @@ def test_a_domain_is_two_numbers() -> None:
 
 WRONG = {
     "lam": ["-1", "nan", "inf", "x", -1e-9, math.nan], "lr": ["0", "nan"], "C": ["0", "-1"],
-    "epochs": ["0", "1.5", "x"], "batch": ["1"], "images": ["-1"], "shift": ["-1"], "mirror": ["perhaps"],
+    "epochs": ["0", "1.5", "x"], "batch": ["1"], "part": ["-1"], "images": ["-1"],
+    "shift": ["-1"], "mirror": ["perhaps"],
     "optimizer": ["adm"], "momentum": ["1", "-0.1"], "weight_decay": ["-1"], "decay": ["linear", "8,", "a,b"],
     "form": ["l1"], "norm_form": ["l2"], "m": ["all", "0"], "spare": ["1", "-0.5"], "evidence": ["observed"],
-    "quiet": ["-1"], "fade": ["1.5"],
+    "toll": ["-1", "inf"], "quiet": ["-1"], "fade": ["1.5"],
     "least": ["0"], "evaluate": ["0"], "activation": ["gelu"], "batch_norm": ["2"], "width": ["0", "65"],
     "init": ["zeros"], "seed": ["-1"], "network": ["mnist-dense1"], "data": ["mnits"], "domain": ["0", "1,0", "0,inf"],
 }  # fmt: skip

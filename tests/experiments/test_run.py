@@ -205,3 +205,17 @@ def test_the_seed_decides(mnist: Data, tmp_path: Path) -> None:
     results = [train(replace(small, seed=seed), tmp_path / str(n), mnist) for n, seed in enumerate((0, 0, 1))]
     losses = [result["epochs"][-1]["train_loss"] for result in results]
     assert losses[0] == losses[1] != losses[2]
+
+
+def test_a_batch_may_go_through_in_parts(mnist: Data, tmp_path: Path) -> None:
+    """Its gradient is the same, also where the last part is smaller, and the penalty counts once."""
+    gradients, sums = [], []
+    for part in (0, 12):
+        run = Run(replace(TINY, part=part, quiet=0.0), tmp_path, mnist)
+        images, labels = next(iter(run.batches))
+        sums.append(run._backward(images, labels))
+        gradients.append([p.grad for p in run.model.parameters()])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-7)
+    assert sums[0] == pytest.approx(sums[1], rel=1e-5)
+    with pytest.raises(InputError, match="part must be 0 with batch norm"):
+        Run(replace(TINY, part=12, batch_norm=True), tmp_path, mnist)

@@ -482,6 +482,7 @@ def test_bad_input() -> None:
         ({"lam": -1.0}, "λ must be a number from 0 on"),
         ({"C": 0.0}, "C must be above 0"),
         ({"spare": 1.0}, "spare must be from 0 on and below 1"),
+        ({"toll": -0.5}, "toll must be at least 0"),
         ({"m": "pixels"}, "m must be"),
         ({"on_collapse": "ignore"}, "on_collapse"),
         ({"include": ["encoder.*"]}, r"no layer is called 'encoder\.\*'"),

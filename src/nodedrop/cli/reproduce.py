@@ -18,7 +18,7 @@ from .progress import (
     WorkersOption,
     settings,
 )
-from .sweep import run_all
+from .sweep import run_all, values
 
 if TYPE_CHECKING:
     from ..experiments.sweep import Job, Outcome
@@ -35,6 +35,8 @@ def reproduce(
         ),
     ],
     profile: ProfileOption = "short",
+    lam: Annotated[str | None, typer.Option(help="Only runs with these λ.", metavar="L,L,…")] = None,
+    network: Annotated[str | None, typer.Option(help="Only runs of these networks.", metavar="N,N,…")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each recipe, with seeds from 0 on.")] = 1,
     changes: SetOption = None,
     out: Annotated[Path, typer.Option(help="Each run has a folder in this one.")] = Path("runs"),
@@ -51,10 +53,11 @@ def reproduce(
     that several figures share are made once. The same command goes on after Ctrl-C, a failure or a kill; with --missing
     on another machine, too, from the records alone.
     """
-    from ..experiments.reproduce import jobs_of, record, recorded
+    from ..experiments.reproduce import chosen, jobs_of, record, recorded
     from ..reporting import show
 
     jobs = jobs_of(name, profile, range(seeds), out, settings(changes))
+    jobs = chosen(jobs, values(lam, float, "lam"), values(network, str, "network"))
     written: list[str] = []
     if missing:
         known = [job for job in jobs if recorded(job, results)]

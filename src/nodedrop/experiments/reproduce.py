@@ -6,7 +6,7 @@ Runs that several of them need are the same runs: records lie by experiment, `re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ LAMS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 3.2e-4, 1e-3, 2e-3)
 # Its tables have these, up to 1e-4, where those without batch norm collapse; a short run takes more to get there: VGG16
 # has a twentieth of its parameters left at 1e-3, and loses layers at 1e-2.
 VGG = (0.0, 1e-6, 1e-5, 3.2e-5, 1e-4, 1e-3)
+VGG_BN = (*VGG, 3.2e-4)  # where most of it happens in a short run
 DENSENET = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 _L1 = ("paper", "one-sided", "distance", "unbounded", "shifted")
 
@@ -54,14 +55,14 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         "CIFAR-10: VGG16 with and without batch norm over λ (figure 3)",
         (
             Grid("cifar10-vgg16", (*VGG, 1e-2)),
-            Grid("cifar10-vgg16-bn", VGG),
+            Grid("cifar10-vgg16-bn", VGG_BN),
         ),
     ),
     "cifar10-table": Reproduction(
         "CIFAR-10: VGG16 and DenseNet-40 with and without batch norm (table 2)",
         (
             Grid("cifar10-vgg16", VGG),
-            Grid("cifar10-vgg16-bn", VGG),
+            Grid("cifar10-vgg16-bn", VGG_BN),
             Grid("cifar10-densenet40", DENSENET),
             Grid("cifar10-densenet40-bn", DENSENET),
         ),
@@ -108,13 +109,25 @@ def jobs_of(
 
     >>> jobs = jobs_of("cifar10-table", "short", [0], Path("runs"))
     >>> len(jobs), jobs[1].name
-    (22, 'cifar10-vgg16-lam1e-06-seed0')
+    (23, 'cifar10-vgg16-lam1e-06-seed0')
     """
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction '{name}'; there are {', '.join(REPRODUCTIONS)}")
     grids = REPRODUCTIONS[name].grids
     found = [job for seed in seeds for grid in grids for job in grid.jobs(profile, [seed], folder, changes)]
     return list({job.name: job for job in found}.values())
+
+
+def chosen(jobs: Sequence[Job], lams: Sequence[float], networks: Sequence[str]) -> list[Job]:
+    """The runs with some λ, of some networks; all, where none are named."""
+    for word, wanted, there in (
+        ("λ", lams, {job.recipe.lam for job in jobs}),
+        ("the network", networks, {job.recipe.network for job in jobs}),
+    ):
+        if strange := [str(value) for value in wanted if value not in there]:
+            known = ", ".join(map(str, sorted(there)))
+            raise InputError(f"no run of it has {word} {strange[0]}; there are {known}")
+    return [j for j in jobs if (not lams or j.recipe.lam in lams) and (not networks or j.recipe.network in networks)]
 
 
 def record(job: Job, result: Mapping[str, Any], folder: Path) -> Path:

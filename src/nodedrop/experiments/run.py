@@ -132,6 +132,8 @@ class Run:
             raise InputError(f"images must be at most {len(data.train_images)}, all there are, not {count}")
         torch.manual_seed(recipe.seed)
         self.model = network(recipe, data)
+        if recipe.part and any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.model.modules()):
+            raise InputError("part must be 0 with batch norm, whose statistics are those of the whole batch")
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.generator = torch.Generator().manual_seed(recipe.seed)
         self.batches = Batches(
@@ -146,7 +148,7 @@ class Run:
             self.model, self.optimizer, example(recipe, data, 4),
             lam=pressure(recipe, per_epoch), C=recipe.C, domain=None if data.text else domain_of(recipe),
             form=recipe.form, norm_form=recipe.norm_form, m=count_of(recipe.m), spare=recipe.spare,
-            evidence=recipe.evidence,  # type: ignore[arg-type]
+            toll=recipe.toll, evidence=recipe.evidence,  # type: ignore[arg-type]
             batch_size=recipe.batch, on_collapse="allow", check_inputs=False, ledger=self.ledger,
         )  # fmt: skip
         self._count()
@@ -195,7 +197,7 @@ class Run:
             yield ended
 
     def _epoch(self) -> Iterator[Progress]:
-        tally, recipe = self.tally, self.recipe
+        tally = self.tally
         if tally.began is not None:
             self.generator.set_state(tally.began)
         batches = self.batches.epoch(tally.batch)
@@ -203,15 +205,13 @@ class Run:
         self.model.train()
         for images, labels in batches:
             start = time.perf_counter()
-            logits = self.model(scaled(images, recipe))
-            loss = nn.functional.cross_entropy(logits, labels)
             self.optimizer.zero_grad()
-            (loss + self.drop.penalty()).backward()
+            loss, wrong = self._backward(images, labels)
             self.optimizer.step()
             self.scheduler.step()
             tally.batch += 1
-            tally.loss += float(loss.detach()) * labels.numel()
-            tally.wrong += int((logits.detach().argmax(1) != labels).sum())
+            tally.loss += loss * labels.numel()
+            tally.wrong += wrong
             tally.seen += labels.numel()
             tally.seconds += time.perf_counter() - start
             if self.drop.lam > 0 and self.pace.due():
@@ -221,6 +221,19 @@ class Run:
             if time.monotonic() - self._written > CHECKPOINT_SECONDS:
                 self.checkpoint()
             yield self._progress()
+
+    def _backward(self, images: Tensor, labels: Tensor) -> tuple[float, int]:
+        """The gradient of a batch, which may go through the network part by part; its loss, and how many are wrong."""
+        part, recipe = self.recipe.part or len(images), self.recipe
+        parts = list(zip(scaled(images, recipe).split(part), labels.split(part), strict=True))
+        losses, wrong = [], []
+        for number, (some, theirs) in enumerate(parts, 1):
+            logits = self.model(some)
+            loss = nn.functional.cross_entropy(logits, theirs) * (len(theirs) / len(labels))
+            (loss + self.drop.penalty() if number == len(parts) else loss).backward()
+            losses.append(loss.detach())
+            wrong.append((logits.detach().argmax(1) != theirs).sum())
+        return float(sum(losses)), int(sum(wrong))
 
     def _cut(self) -> float:
         """The share of the units that go."""

@@ -13,7 +13,8 @@ from ..experiments.recipes import EXPERIMENTS, Recipe
 from .records import VARIED, Record
 
 LONG = "cifar10-vgg16-long"  # the experiment of the convergence figure
-PENALTY = ("C", "norm_form", "m", "spare", "evidence", "quiet", "fade", "least")  # values that a dense run does not use
+# Values that a dense run does not use.
+PENALTY = ("C", "norm_form", "m", "spare", "toll", "evidence", "quiet", "fade", "least")
 
 
 @dataclass(frozen=True)

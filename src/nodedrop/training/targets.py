@@ -79,10 +79,10 @@ def _target(structure: Structure, layer: Layer) -> Target | None:
     positions = 1
     if met.norms:
         norm = graph.by_name[met.norms[-1]]
-        scale, shift = _parameter(graph, norm.args[1]), _parameter(graph, norm.args[2])
+        scale, shift = parameter_behind(graph, norm.args[1]), parameter_behind(graph, norm.args[2])
         positions = prod(norm.shape[2:])
     bias = _bias(graph, node, len(layer.labels))
-    computed = layer.weight not in {_parameter(graph, arg) for arg in node.args}
+    computed = layer.weight not in {parameter_behind(graph, arg) for arg in node.args}
     turned = layer.axis == 1 or "transpose" in node.op
     reads = None if scale is not None or turned else norm_read(graph, node, layer.weight)
     source = input_read(graph, node, layer.weight)
@@ -92,20 +92,20 @@ def _target(structure: Structure, layer: Layer) -> Target | None:
 def _bias(graph: Graph, node: Node, units: int) -> str | None:
     """The parameter added to a layer's result, by the layer itself or by the sum that reads it."""
     if node.op.startswith(("aten.linear", "aten.conv")):
-        return _parameter(graph, node.arg(2, "bias"))
+        return parameter_behind(graph, node.arg(2, "bias"))
     if node.op == "aten.addmm.default":
-        return _parameter(graph, node.args[0])
+        return parameter_behind(graph, node.args[0])
     readers = [graph.by_name[name] for name in graph.readers.get(node.name, ())]
     if len(readers) != 1 or readers[0].op != "aten.add.Tensor":
         return None
     for arg in readers[0].args[:2]:
-        name = _parameter(graph, arg)
+        name = parameter_behind(graph, arg)
         if name is not None and prod(graph.by_name[arg.name].shape) == units:
             return name
     return None
 
 
-def _parameter(graph: Graph, ref: object) -> str | None:
+def parameter_behind(graph: Graph, ref: object) -> str | None:
     """The parameter behind an argument, through transpositions; None if it is something else."""
     node: Node | None = graph.by_name.get(ref.name) if isinstance(ref, Ref) else None
     while node is not None and node.op in _TURNS and isinstance(node.args[0], Ref):
