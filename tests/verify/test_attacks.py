@@ -321,7 +321,7 @@ def test_a_unit_may_not_state_a_smaller_bound_of_its_gate(tmp_path: Path) -> Non
     before, after, path = Gated(4), Gated(4), tmp_path / "ledger.jsonl"
     with torch.no_grad():
         for layer, bias in ((before.value, -1.0), (before.gate, -5.0)):
-            layer.weight[0], layer.bias[0] = 0.0, bias
+            layer.weight[0], layer.bias[0], layer.bias[1:] = 0.0, bias, 1.0
     after.load_state_dict(before.state_dict())
     nd.compact_(after, torch.rand(2, 2), ledger=path)
     lines = read(path)
