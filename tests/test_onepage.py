@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.verify.forging import forgeries, mended, read, write
+from tests.verify.forging import borrow, forgeries, mended, merge, read, swap, write
 from tests.verify.test_command import network
 from tests.verify.test_forgeries import FALSE, convolutions, mlp
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from nodedrop.cli.app import app
 from nodedrop.experiments.networks import Dense, Options, build
 from nodedrop.ledger import fingerprint
 from nodedrop.onepage import Answer, check
-from nodedrop.verify import verify
+from nodedrop.verify import Verdict, verify
 
 SOURCE = Path(onepage.__file__)
 Pair = tuple[nn.Module, nn.Module, Tensor, Path]
@@ -54,6 +54,11 @@ def restated(pair: Pair, change: Callable[[list[dict[str, Any]]], None], folder:
     lines = read(pair[3])
     change(lines)
     return *pair[:3], write(folder / "restated.jsonl", mended(lines))
+
+
+def wide(before: nn.Module, after: nn.Module, x: Tensor, ledger: Path) -> Verdict:
+    """The answer of the wide checker."""
+    return verify(before, after, x, ledger=ledger, tries=1)
 
 
 class Residual(nn.Module):
@@ -397,26 +402,6 @@ def test_both_checkers_agree_on_random_plain_networks(tmp_path: Path) -> None:
     assert units > 30
 
 
-def merge(lines: list[dict[str, Any]]) -> None:
-    """One line for two units: the ledger counts one too few."""
-    other = lines.pop(3)
-    lines[2]["with"] = {key: sorted(lines[2]["with"][key] + other["with"][key]) for key in other["with"]}
-    lines[1]["units"] -= 1
-
-
-def swap(lines: list[dict[str, Any]]) -> None:
-    """Each of two units is told with the bias of the other."""
-    one, two = lines[2]["with"], lines[3]["with"]
-    one["0.bias:0"], two["0.bias:0"] = two["0.bias:0"], one["0.bias:0"]
-
-
-def borrow(lines: list[dict[str, Any]]) -> None:
-    """A unit that fires, and which nobody reads, is called dead, by an element of one that is."""
-    alive, dead = (next(unit for unit in lines[2:] if unit["kind"] == kind) for kind in ("unread", "dead"))
-    alive["with"] = {key: sorted(indices + dead["with"].get(key, [])) for key, indices in alive["with"].items()}
-    alive.update(kind="dead", bound=9.0)
-
-
 @pytest.mark.parametrize("forge", [merge, swap, borrow])
 def test_units_told_with_what_does_not_go_with_them_are_not_proved(forge: Callable[..., None], tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 2))
@@ -425,8 +410,9 @@ def test_units_told_with_what_does_not_go_with_them_are_not_proved(forge: Callab
         net[0].bias.copy_(torch.tensor([-9.0, -9.0, 8.0, 1.0, 1.0]))
         net[2].weight[:, 2] = 0.0
     pair = cut(net, torch.rand(2, 2), tmp_path)
-    assert check(*pair).status == "proved"
-    assert check(*restated(pair, forge, tmp_path)).status != "proved"
+    for checker in (check, wide):
+        assert checker(*pair).status == "proved"
+        assert checker(*restated(pair, forge, tmp_path)).status != "proved"
 
 
 def test_a_line_for_each_unit_of_a_residual_sum(tmp_path: Path) -> None:
@@ -438,6 +424,8 @@ def test_a_line_for_each_unit_of_a_residual_sum(tmp_path: Path) -> None:
         lines[1]["units"] = len(lines) - 2
 
     assert check(*restated(pair, fewer, tmp_path)).status == "not proved"
+    assert wide(*pair).status == "proved"
+    assert "the ledger has no line for it" in wide(*restated(pair, fewer, tmp_path)).reason
 
 
 class Aside(nn.Module):
@@ -488,6 +476,9 @@ def test_a_subnormal_factor_of_a_batch_norm_is_not_exact(tmp_path: Path) -> None
     pair, answer = without_unit_0(net, torch.ones(2, 1), -1e-16, tmp_path)
     assert (pair[0](pair[2]) - pair[1](pair[2])).abs().min() > 1e12
     assert answer.status == "not proved"
+    assert wide(*pair).status != "proved"
+    found = nd.analyze(pair[0], pair[2], domain=(1.0, 1.0), mode="eval")
+    assert not [unit for unit in found.units if unit.layer == "0" and unit.index == 0 and unit.status == "removed"]
 
 
 def test_subnormal_weights_may_be_flushed(tmp_path: Path) -> None:

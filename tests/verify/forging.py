@@ -45,6 +45,26 @@ def _cut(lines: Lines) -> dict[str, Any]:
     return next(line for line in lines if line["line"] == "cut")
 
 
+def merge(lines: Lines) -> None:
+    """One line for two units: the ledger counts one too few."""
+    other = lines.pop(3)
+    lines[2]["with"] = {key: sorted(lines[2]["with"][key] + other["with"][key]) for key in other["with"]}
+    lines[1]["units"] -= 1
+
+
+def swap(lines: Lines) -> None:
+    """Each of two units is told with the bias of the other."""
+    one, two = lines[2]["with"], lines[3]["with"]
+    one["0.bias:0"], two["0.bias:0"] = two["0.bias:0"], one["0.bias:0"]
+
+
+def borrow(lines: Lines) -> None:
+    """A unit that fires, and which nobody reads, is called dead, by an element of one that is."""
+    alive, dead = (next(unit for unit in lines[2:] if unit["kind"] == kind) for kind in ("unread", "dead"))
+    alive["with"] = {key: sorted(indices + dead["with"].get(key, [])) for key, indices in alive["with"].items()}
+    alive.update(kind="dead", bound=9.0)
+
+
 def bound(lines: Lines, rng: random.Random) -> str:
     unit = rng.choice([u for u in _units(lines) if u["bound"] is not None])
     true = unit["bound"]

@@ -191,8 +191,10 @@ def merged(one: Findings, two: Findings) -> Findings:
     for key, kinds in two.kinds.items():
         for index, kind in kinds.items():
             one.kinds.setdefault(key, {}).setdefault(index, set()).update(kind)
+    for pair in two.leaders.items():
+        one.tie(pair)
     sets = (one.gone | two.gone, one.folded | two.folded, one.unknown | two.unknown)
-    return Findings(one.bounds, one.sizes, one.kinds, *sets)
+    return Findings(one.bounds, one.sizes, one.kinds, *sets, one.leaders)
 
 
 def _agreed(

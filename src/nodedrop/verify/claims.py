@@ -240,12 +240,17 @@ def require_units(
     """Bounds and kinds that units state are those that follow from the weights. In a run, of which more may be known
     here than a unit's own certificate uses, its bound may lie above."""
     key = "index" if run else "at"
+    owns = {((unit["weight"], unit["axis"]), unit[key]) for unit in units}
+    if missing := found.gone - owns:
+        (tensor, _), index = min(missing)
+        raise Refuted(f"unit {index} of '{tensor}' was cut, and the ledger has no line for it")
     for unit in units:
         who, place = f"unit {unit['index']} of '{unit['layer']}'", (unit["weight"], unit["axis"])
         if unit["weight"] != unit["layer"] and unit["weight"].rpartition(".")[0] != unit["layer"]:
             raise Refuted(f"{who} is made by '{unit['weight']}', which is no tensor of that layer")
         if unit["evidence"] != header["evidence"] or unit["modes"] != header["modes"]:
             raise Refuted(f"{who} states evidence or modes other than the ledger's first line")
+        _require_together(who, unit, (place, unit[key]), found)
         kinds = _kinds(unit, found)
         if not kinds:
             raise NotProved(f"{who} cannot be followed to where it is read")
@@ -265,6 +270,16 @@ def require_units(
         slack = 2.0**-16 * (size if isfinite(size) else abs(derived)) + 1e-12
         if stated is None or stated < derived - slack or (stated > derived + slack and not run):
             raise Refuted(f"{who} states a bound of {stated}, and its weights give {derived:.6g}")
+
+
+def _require_together(who: str, unit: Mapping[str, Any], own: tuple[tuple[str, int], int], found: Findings) -> None:
+    """What is told with a unit meets it somewhere, as far as elements were seen to meet anything."""
+    mine = found.leader(own)
+    for name, indices in unit["with"].items() if mine is not None else ():
+        tensor, _, axis = name.rpartition(":")
+        for index in indices:
+            if found.leader(((tensor, int(axis)), index)) not in (mine, None):
+                raise Refuted(f"{who} is told with element {index} of '{name}', which does not go with it")
 
 
 def _of_unit(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .arrays import dense, refs
-from .calls import is_padded, is_transposed
+from .calls import is_by_rows, is_padded, is_transposed
 from .interval import INF, Array, Value
 from .pairs import INNER, PRODUCTS, Keep, NotProved, Pair, Pairs, matched_units
 from .program import Step
@@ -120,7 +120,8 @@ def convolution(walk: Walk, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep
         raise NotProved(f"{walk.place}: '{w.leaf.name}' of the second module is not the first's without some units")
     mass = None if is_padded(call, a.args) or bias is None or bias.leaf is None else old[rows].sum(-1)
     settled = _absorb(walk, x, 1, (old[rows] == 0).all((0, 2)), mass, bias, rows)
-    walk.findings.gone.update(((w.leaf.name, 0), int(k)) for k in np.setdiff1d(np.arange(len(old)), rows))
+    own = (w.leaf.name, 0 if is_by_rows(call, a.args, w.value.shape) else 1)
+    walk.findings.gone.update((own, int(k)) for k in np.setdiff1d(np.arange(len(old)), rows))
     found = {"input": x, "weight": w, **({} if bias is None else {"bias": settled})}
     return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
 

@@ -79,7 +79,8 @@ Pairs = dict[str, Pair]
 class Findings:
     """By tensor, axis and index: the largest value that can enter a unit's activation, the size of what enters, and
     which of KINDS a unit was where it was read. `gone` are units that layers no longer make,
-    `folded` biases of layers that read something constant that is gone."""
+    `folded` biases of layers that read something constant that is gone. `leaders` has, for elements that meet others,
+    one that all of them are known by."""
 
     bounds: dict[Unit, dict[int, float]] = field(default_factory=dict)
     sizes: dict[Unit, dict[int, float]] = field(default_factory=dict)
@@ -87,11 +88,24 @@ class Findings:
     gone: set[tuple[Unit, int]] = field(default_factory=set)
     folded: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
+    leaders: dict[tuple[Unit, int], tuple[Unit, int]] = field(default_factory=dict)
 
     def note(self, units: Iterable[tuple[Unit, int]], true: tuple[bool, bool, bool]) -> None:
         """What units were at a place where they were read."""
         for unit, at in units:
             self.kinds.setdefault(unit, {}).setdefault(at, set()).add(true)
+
+    def tie(self, elements: Iterable[tuple[Unit, int]]) -> None:
+        """These go together, each with all that it went with before."""
+        found = [self.leader(element) or element for element in elements]
+        self.leaders |= dict.fromkeys(found, found[0]) if found else {}
+
+    def leader(self, element: tuple[Unit, int]) -> tuple[Unit, int] | None:
+        """The one that all that goes with an element is known by; None if it was seen nowhere."""
+        above = self.leaders.get(element)
+        while above is not None and above != element:
+            element, above = above, self.leaders[above]
+        return above
 
 
 @dataclass(frozen=True)

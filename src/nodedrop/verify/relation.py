@@ -42,6 +42,7 @@ from .pairs import (
 )
 from .program import Program, Ref, Step
 from .tags import meet, tags_after, tags_of, units_at
+from .ties import note_ties
 
 Hints = Mapping[str, Mapping[int, Array]]
 
@@ -99,6 +100,7 @@ class Walk:
         meet(self.findings, a, pairs)
         call = self.call(a)
         tagged = replace(value, tags=tags_after(call, a, pairs, value))
+        note_ties(self.findings, call, a, pairs, tagged, keep)
         pair = Pair(tagged, keep, None, max(call.arithmetic.u, 2.0**-53))
         others = [(k, result[0]) for k, result in enumerate(a.results) if k and result is not None]
         return [pair, *(self.beside(a, k, shape, pair) for k, shape in others)]

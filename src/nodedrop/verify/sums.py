@@ -147,14 +147,26 @@ def _units_first(kernel: Array, groups: int) -> Array:
     return found
 
 
-def _affine(call: Call, half: Array | float, weight: Value | None, bias: Value | None, shape: tuple[int, ...]) -> Value:
-    """Ends of w·x̂ + b for |x̂| ≤ half; a weight of 0 leaves the bias, unrounded."""
+def _underflow(call: Call, size: Array, w: Array, inverse: Array | float) -> Array:
+    """What it can cost that w/σ, or a product with w or 1/σ, is rounded below the least normal number: w/σ meets
+    values up to `size`, such a product 1/σ or w."""
+    return 4 * call.arithmetic.tiny * ((1 + np.abs(w)) * (1 + inverse) + size)
+
+
+def _affine(
+    call: Call, half: Array | float, weight: Value | None, bias: Value | None, shape: tuple[int, ...],
+    size: Array | None = None, epsilon: float = 0.0,
+) -> Value:  # fmt: skip
+    """Ends of w·x̂ + b for |x̂| ≤ half; a weight of 0 leaves the bias, unrounded. With the `size` of what was normalised
+    where kernels form w/σ."""
     if any(v is not None and not v.exact for v in (weight, bias)):
         return unbounded(call.shape)
     w = np.ones(()) if weight is None else weight.full(*range(len(weight.shape))).lo.reshape(shape)
     b = np.zeros(()) if bias is None else bias.full(*range(len(bias.shape))).lo.reshape(shape)
     reach = times(np.abs(w), half)
-    margin = np.where(reach == 0, 0.0, (reach + np.abs(b)) * gamma(8, call.arithmetic.u) + call.arithmetic.tiny)
+    lost = 0.0 if size is None else _underflow(call, 2 * size, w, 1 / sqrt(epsilon) if epsilon > 0 else INF)
+    margin = (reach + np.abs(b)) * gamma(8, call.arithmetic.u) + call.arithmetic.tiny + lost
+    margin = np.where(reach == 0, 0.0, margin)
     lo, hi = b - reach - margin, b + reach + margin
     lead = (1,) * (len(call.shape) - lo.ndim)
     return Value(lo.reshape(lead + lo.shape), hi.reshape(lead + hi.shape), call.shape)
@@ -176,7 +188,10 @@ def _batch_norm(call: Call, a: Args) -> Value:
         count = prod(call.shape[2:])
         noise = _noise(call, x, epsilon, (0, *range(2, rank)))
         half = np.sqrt(max(count - 1, 0) + noise**2) * growth
-        return _affine(call, half, a["weight"], a["bias"], shape) if a["use_input_stats"] else unbounded(call.shape)
+        if not a["use_input_stats"]:
+            return unbounded(call.shape)
+        size = x.size.max((0, *range(2, rank)), keepdims=True)
+        return _affine(call, half, a["weight"], a["bias"], shape, size, epsilon)
     if a.get("training", False):
         axes = (0, *range(2, rank))
         flat, noise = x.hull(axes), _noise(call, x, epsilon, axes)
@@ -184,16 +199,18 @@ def _batch_norm(call: Call, a: Args) -> Value:
         with np.errstate(invalid="ignore"):
             reach = (flat.hi - flat.lo) / sqrt(epsilon) + noise if epsilon > 0 else np.full_like(noise, INF)
         half = np.minimum(reach, np.sqrt(noise**2 + max(values - 1, 0))) * growth
-        return _affine(call, half, a["weight"], a["bias"], shape)
+        return _affine(call, half, a["weight"], a["bias"], shape, flat.size, epsilon)
     given = [a[name] for name in ("weight", "bias", "running_mean", "running_var")]
     if any(v is not None and not v.exact for v in given):
         return unbounded(call.shape)
     parts = [np.full(1, d) if v is None else v.full(0).lo for v, d in zip(given, (1.0, 0.0, 0.0, 1.0), strict=True)]
     weight, bias, mean, variance = (part.reshape(shape) for part in parts)
-    factor = weight / np.sqrt(variance + epsilon)
+    deviation = np.sqrt(variance + epsilon)
+    factor = weight / deviation
     ends = times(factor, x.lo), times(factor, x.hi)
     size = np.maximum(np.abs(ends[0]), np.abs(ends[1])) + np.abs(bias) + np.abs(mean * factor)
-    margin = np.where(factor == 0, 0.0, size * gamma(12, call.arithmetic.u) + call.arithmetic.tiny)
+    lost = _underflow(call, x.size + np.abs(mean), weight, 1 / deviation)
+    margin = np.where(factor == 0, 0.0, size * gamma(12, call.arithmetic.u) + lost)
     shift = bias - mean * factor
     lo, hi = np.minimum(*ends) + shift - margin, np.maximum(*ends) + shift + margin
     return call.arithmetic.open(lo, hi, call.shape)
@@ -216,10 +233,11 @@ def _layer_norm(call: Call, a: Args) -> Value:
 
 @rule("group_norm.default", "native_group_norm.default")
 def _group_norm(call: Call, a: Args) -> Value:
+    x, epsilon = a["input"], float(a["eps"])
     count = prod(call.shape[1:]) // int(a["num_groups"] if "num_groups" in a else a["group"])
-    half = np.sqrt(max(count - 1, 0) + _noise(call, a["input"], float(a["eps"])) ** 2)
+    half = np.sqrt(max(count - 1, 0) + _noise(call, x, epsilon) ** 2) * (1 + gamma(ROUNDINGS, call.arithmetic.u))
     shape = (1, -1, *(1,) * (len(call.shape) - 2))
-    return _affine(call, half * (1 + gamma(ROUNDINGS, call.arithmetic.u)), a["weight"], a["bias"], shape)
+    return _affine(call, half, a["weight"], a["bias"], shape, x.size.max(), epsilon)
 
 
 def _windows(call: Call) -> tuple[int, ...]:

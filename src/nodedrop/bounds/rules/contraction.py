@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 import torch
@@ -15,6 +16,8 @@ from ..rounding import DOUBLE, gamma, sum_margin
 # How many roundings the mean of a row can suffer: kernels add in blocks, so this does not grow with the row.
 MEAN_ROUNDINGS = 64
 
+# Numbers of a kernel that are summed at a time: what is made of them stays in the cache of a core.
+BLOCK = 2**17
 
 Parts = tuple[Tensor, Tensor, Tensor | None]
 
@@ -95,14 +98,22 @@ def kernel_parts(ctx: Context, weight: Ref, groups: int = 1, *, transposed: bool
             return None
         kernel, radius = found
         kernel = kernel if kernel.dtype in (torch.float32, torch.float64) else kernel.float()
-        halves = [kernel.clamp(min=0), kernel.clamp(max=0), *([] if radius is None else [radius])]
-        flat = [half.reshape(groups, kernel.shape[0] // groups, kernel.shape[1], -1) for half in halves]
-        ones = torch.ones(flat[0].shape[-1], dtype=kernel.dtype, device=kernel.device)
-        summed = [(half @ ones).double().cpu() for half in flat]
-        summed = [half.transpose(1, 2) if transposed else half for half in summed]
+        summed = _over_positions(kernel, lambda block: (block.clamp(min=0), block.clamp(max=0)))
+        summed += [] if radius is None else _over_positions(radius, lambda block: (block,))
+        shape = (groups, kernel.shape[0] // groups, kernel.shape[1])
+        summed = [part.double().cpu().reshape(shape) for part in summed]
+        summed = [part.transpose(1, 2) if transposed else part for part in summed]
         ctx.memo[key] = (summed[0], summed[1], summed[2] if radius is not None else None)
     memorised: Parts = ctx.memo[key]
     return memorised
+
+
+def _over_positions(kernel: Tensor, halves: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Tensor]:
+    """Sums of parts of a kernel over its positions, block by block, so that the parts stay in the cache."""
+    rows = kernel.reshape(kernel.shape[0] * kernel.shape[1], -1)
+    ones = torch.ones(rows.shape[1], dtype=kernel.dtype, device=kernel.device)
+    blocks = [[half @ ones for half in halves(block)] for block in rows.split(max(BLOCK // max(len(ones), 1), 1))]
+    return [torch.cat(parts) for parts in zip(*blocks, strict=True)]
 
 
 @rule("aten.linear.default")

@@ -25,12 +25,21 @@ def _per_unit(ctx: Context, value: object, rank: int, default: float) -> Tensor:
     return known.reshape(1, -1, *(1,) * (rank - 2))
 
 
-def _affine(ctx: Context, node: Node, lo: Tensor, hi: Tensor, weight: Tensor, bias: Tensor) -> Interval:
-    """Ends of w·x̂ + b; a weight of exactly zero leaves the bias, unrounded."""
+def _underflow(ctx: Context, node: Node, size: Tensor, weight: Tensor, inverse: Tensor | float) -> Tensor:
+    """Below the least normal number rounding is absolute. Kernels form w/σ first, which then meets values up to `size`,
+    or a product with w or 1/σ, which then meets the other."""
+    return 4 * ctx.tiny(node) * ((1 + weight.abs()) * (1 + inverse) + size)
+
+
+def _affine(
+    ctx: Context, node: Node, half: Tensor, weight: Tensor, bias: Tensor, lost: Tensor | float = 0.0
+) -> Interval:
+    """Ends of w·x̂ + b for |x̂| ≤ half, underflow aside; a weight of exactly zero leaves the bias, unrounded."""
+    lo, hi = -half, half
     first, second = ((weight * end).nan_to_num(nan=0.0, posinf=INF, neginf=-INF) for end in (lo, hi))
     low, high = torch.minimum(first, second) + bias, torch.maximum(first, second) + bias
     size = torch.maximum(first.abs(), second.abs()) + bias.abs()
-    margin = (size * gamma(8, ctx.u(node)) + ctx.tiny(node)).nan_to_num(nan=INF)
+    margin = (size * gamma(8, ctx.u(node)) + ctx.tiny(node) + lost).nan_to_num(nan=INF)
     still = ((first == 0) & (second == 0)).expand_as(low)
     return Interval(torch.where(still, low, low - margin), torch.where(still, high, high + margin), node.shape)
 
@@ -58,7 +67,8 @@ def _by_statistics(ctx: Context, node: Node, epsilon: float) -> Result:
     ends = [(factor * end).nan_to_num(nan=0.0, posinf=INF, neginf=-INF) for end in (value.lo, value.hi)]
     shift = bias - mean * factor
     size = torch.maximum(ends[0].abs(), ends[1].abs()) + bias.abs() + (mean * factor).abs()
-    margin = (size * gamma(12, ctx.u(node)) + ctx.tiny(node)).nan_to_num(nan=INF)
+    lost = _underflow(ctx, node, value.magnitude + mean.abs(), weight, 1 / deviation)
+    margin = (size * gamma(12, ctx.u(node)) + lost).nan_to_num(nan=INF)
     margin = torch.where((factor == 0).expand_as(margin), torch.zeros_like(margin), margin)
     ctx.margins[node.name] = margin
     lo, hi = torch.minimum(*ends) + shift - margin, torch.maximum(*ends) + shift + margin
@@ -83,7 +93,8 @@ def _batch_norm_train(ctx: Context, node: Node) -> Result:
     samuelson = (noise.square() + max(values - 1, 0)).sqrt()
     half = torch.minimum(reach + noise, samuelson) * (1 + gamma(MEAN_ROUNDINGS, ctx.u(node)))
     weight, bias = _per_unit(ctx, node.args[1], rank, 1.0), _per_unit(ctx, node.args[2], rank, 0.0)
-    return _with_statistics(_affine(ctx, node, -half, half, weight, bias), node)
+    lost = _underflow(ctx, node, 2 * spread.magnitude, weight, 1 / least if least else INF)
+    return _with_statistics(_affine(ctx, node, half, weight, bias, lost), node)
 
 
 def _with_statistics(result: Interval, node: Node) -> Result:
@@ -124,7 +135,7 @@ def _layer_norm(ctx: Context, node: Node) -> Result:
     shift = torch.zeros((1,) * axes, dtype=torch.float64) if known_shift is None else known_shift
     slack = torch.zeros((), dtype=torch.float64) if rms else _slack(ctx, node, _largest(value), epsilon)
     half = _reach(ctx, node, prod(node.args[1]), slack, centred=not rms).reshape((1,) * len(node.shape))
-    result = _affine(ctx, node, -half, half, scale, shift)
+    result = _affine(ctx, node, half, scale, shift)
     if axes == 1:
         row = node.shape[-1]
         ball = Ball(scale.expand(row), shift.expand(row), not rms, float(slack))
@@ -140,8 +151,8 @@ def _group_norm(ctx: Context, node: Node) -> Result:
     weight, bias = (node.arg(2, "weight"), node.arg(3, "bias")) if plain else (node.args[1], node.args[2])
     epsilon = float(node.arg(4, "eps", 1e-5) if plain else node.args[7])
     count = prod(node.shape[1:]) // groups
-    half = _reach(ctx, node, count, _slack(ctx, node, _largest(value), epsilon)).reshape((1,) * rank)
-    return _with_statistics(_bounded(ctx, node, half, weight, bias), node)
+    size = _largest(value).reshape((1,) * rank)
+    return _with_statistics(_bounded(ctx, node, size, count, epsilon, weight, bias), node)
 
 
 @rule("aten.instance_norm.default")
@@ -149,12 +160,18 @@ def _instance_norm(ctx: Context, node: Node) -> Result:
     value, rank = ctx(node.args[0]), len(node.shape)
     if not node.args[5]:
         return unbounded(node.shape)
-    slack = _slack(ctx, node, value.uniform((0, *range(2, rank))).magnitude, float(node.args[7]))
-    return _bounded(ctx, node, _reach(ctx, node, prod(node.shape[2:]), slack), node.args[1], node.args[2])
+    size = value.uniform((0, *range(2, rank))).magnitude
+    return _bounded(ctx, node, size, prod(node.shape[2:]), float(node.args[7]), node.args[1], node.args[2])
 
 
-def _bounded(ctx: Context, node: Node, half: Tensor, weight: object, bias: object) -> Interval:
+def _bounded(
+    ctx: Context, node: Node, size: Tensor, count: int, epsilon: float, weight: object, bias: object
+) -> Interval:
+    """Of groups of `count` values up to `size`."""
     rank = len(node.shape)
     if _unknown(ctx, weight, bias):
         return unbounded(node.shape)
-    return _affine(ctx, node, -half, half, _per_unit(ctx, weight, rank, 1.0), _per_unit(ctx, bias, rank, 0.0))
+    half = _reach(ctx, node, count, _slack(ctx, node, size, epsilon))
+    gain = _per_unit(ctx, weight, rank, 1.0)
+    lost = _underflow(ctx, node, 2 * size, gain, 1 / sqrt(epsilon) if epsilon > 0 else INF)
+    return _affine(ctx, node, half, gain, _per_unit(ctx, bias, rank, 0.0), lost)

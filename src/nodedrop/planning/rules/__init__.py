@@ -1,5 +1,5 @@
 """Label rules, by kind of operator. Importing this package registers them all."""
 
-from . import contraction, elementwise, movement, reduction
+from . import contraction, convolution, elementwise, movement, recurrent, reduction
 
-__all__ = ["contraction", "elementwise", "movement", "reduction"]
+__all__ = ["contraction", "convolution", "elementwise", "movement", "recurrent", "reduction"]
