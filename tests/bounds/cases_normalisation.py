@@ -40,6 +40,15 @@ def statistics_that_cancel(t: Tape, op: str) -> None:
     t(op, t.input(40, 3, lo=99.0, hi=100.0), *scale_and_shift(t, 3), mean, var, *fixed(op, 1e-5))
 
 
+@case("aten._native_batch_norm_legit_no_training.default", "aten.batch_norm.default", dtypes=(torch.float32,))
+def gains_that_are_hardly_there(t: Tape, op: str) -> None:
+    """w/σ lies below the normal numbers, where it is rounded to multiples of the least one, and meets large values."""
+    least = torch.tensor([1.0, 2.0, 3.0]) * 2.0**-149
+    mean, var = t.parameter(torch.zeros(3)), t.parameter(torch.tensor([0.36, 0.5, 3.0]))
+    for bias in (None, t.parameter(torch.tensor([-2.5e-15, 1e-15, 0.0]))):
+        t(op, t.input(4, 3, lo=0.0, hi=1e30), t.parameter(least), bias, mean, var, *fixed(op, 1e-5))
+
+
 BATCH = ("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.default",
          "aten._native_batch_norm_legit.no_stats", "aten.native_batch_norm.default", "aten.batch_norm.default")
 

@@ -194,7 +194,7 @@ def merged(one: Findings, two: Findings) -> Findings:
     for pair in two.leaders.items():
         one.tie(pair)
     sets = (one.gone | two.gone, one.folded | two.folded, one.unknown | two.unknown)
-    return Findings(one.bounds, one.sizes, one.kinds, *sets, one.leaders)
+    return Findings(one.bounds, one.sizes, one.kinds, *sets, one.leaders, one.open | two.open)
 
 
 def _agreed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -38,6 +39,9 @@ PARTS: dict[tuple[str, str], dict[str, Any]] = {
     ("cut", "tensors"): {"tensor": str, "axis": int, "size": int, "blocks": int, "removed": list, "original": list},
     ("cut", "witness"): {"file": str, "sha256": str},
 }
+
+
+Element = tuple[tuple[str, int], int]  # tensor and axis, and an index along it
 
 
 class Refuted(Exception):
@@ -240,17 +244,15 @@ def require_units(
     """Bounds and kinds that units state are those that follow from the weights. In a run, of which more may be known
     here than a unit's own certificate uses, its bound may lie above."""
     key = "index" if run else "at"
-    owns = {((unit["weight"], unit["axis"]), unit[key]) for unit in units}
-    if missing := found.gone - owns:
-        (tensor, _), index = min(missing)
-        raise Refuted(f"unit {index} of '{tensor}' was cut, and the ledger has no line for it")
+    _require_lines(units, [((unit["weight"], unit["axis"]), unit[key]) for unit in units], found)
+    loose = found.loose()
     for unit in units:
         who, place = f"unit {unit['index']} of '{unit['layer']}'", (unit["weight"], unit["axis"])
         if unit["weight"] != unit["layer"] and unit["weight"].rpartition(".")[0] != unit["layer"]:
             raise Refuted(f"{who} is made by '{unit['weight']}', which is no tensor of that layer")
         if unit["evidence"] != header["evidence"] or unit["modes"] != header["modes"]:
             raise Refuted(f"{who} states evidence or modes other than the ledger's first line")
-        _require_together(who, unit, (place, unit[key]), found)
+        _require_together(who, unit, (place, unit[key]), found, loose)
         kinds = _kinds(unit, found)
         if not kinds:
             raise NotProved(f"{who} cannot be followed to where it is read")
@@ -272,13 +274,29 @@ def require_units(
             raise Refuted(f"{who} states a bound of {stated}, and its weights give {derived:.6g}")
 
 
-def _require_together(who: str, unit: Mapping[str, Any], own: tuple[tuple[str, int], int], found: Findings) -> None:
-    """What is told with a unit meets it somewhere, as far as elements were seen to meet anything."""
+def _require_lines(units: tuple[Mapping[str, Any], ...], owns: list[Element], found: Findings) -> None:
+    """Every unit that a layer no longer makes has one line. Another line is about elements that belong to no unit."""
+    if missing := found.gone - set(owns):
+        (tensor, _), index = min(missing)
+        raise Refuted(f"unit {index} of '{tensor}' was cut, and the ledger has no line for it")
+    times = Counter(owns)
+    lines = Counter((name, index) for unit in units for name, indices in unit["with"].items() for index in indices)
+    for unit, own in zip(units, owns, strict=True):
+        shared = any(lines[name, index] > 1 for name, indices in unit["with"].items() for index in indices)
+        if times[own] > 1 or (own not in found.gone and shared):
+            raise Refuted(f"unit {unit['index']} of '{unit['layer']}' is told twice, or is none that a layer makes")
+
+
+def _require_together(
+    who: str, unit: Mapping[str, Any], own: Element, found: Findings, loose: set[Element | None]
+) -> None:
+    """What is told with a unit meets it somewhere, as far as elements can be followed."""
     mine = found.leader(own)
-    for name, indices in unit["with"].items() if mine is not None else ():
+    for name, indices in unit["with"].items() if mine not in loose else ():
         tensor, _, axis = name.rpartition(":")
         for index in indices:
-            if found.leader(((tensor, int(axis)), index)) not in (mine, None):
+            other = found.leader(((tensor, int(axis)), index))
+            if other != mine and other not in loose:
                 raise Refuted(f"{who} is told with element {index} of '{name}', which does not go with it")
 
 

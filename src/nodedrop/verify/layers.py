@@ -12,9 +12,10 @@ import torch
 from .arrays import dense, refs
 from .calls import is_by_rows, is_padded, is_transposed
 from .interval import INF, Array, Value
-from .pairs import INNER, PRODUCTS, Keep, NotProved, Pair, Pairs, matched_units
+from .pairs import INNER, PRODUCTS, Keep, NotProved, Pair, Pairs, Unit, matched_units
 from .program import Step
-from .tags import units_at
+from .tags import unit_at, units_at
+from .ties import note_meeting
 
 if TYPE_CHECKING:
     from .relation import Walk
@@ -45,8 +46,11 @@ def product(walk: Walk, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
     settled = _absorb(walk, x, len(x.keep) - 1, idle, mass, bias, y.keep[outer])
     if bias is not None:
         found[names[2]] = settled
-    if y.value.exact:
-        walk.findings.gone.update(u for k in lost(y, outer) for u in units_at(y.value, outer, k))
+    if y.value.exact or pairs[names[1]].leaf is not None:
+        walk.findings.gone.update(u for k in lost(y, outer) for u in unit_at(y.value, outer, k))
+    if x.value.exact or pairs[names[0]].leaf is not None:
+        rows = len(x.keep) - 2
+        walk.findings.gone.update(u for k in lost(x, rows) for u in unit_at(x.value, rows, k))
     for d in batch:
         _note_lost(walk, x, d + lead)
         _note_lost(walk, y, d)
@@ -83,14 +87,17 @@ def recurrent(walk: Walk, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
         return walk.untouched(a, b, pairs)
     readers = [params[k * each] for k in range(directions)]
     idle: Array = np.ones(x.value.shape[-1], bool)
+    sides = [(x, rank - 1)]
     for place in refs(a.args):
         if place in readers:
             w = walk.settled(walk.values[place][0], {1: x.keep[-1]})
             walk.require(w, [0])
+            sides.append((w, 1))
             idle &= w.value.rows is None and np.broadcast_to(w.value.zero, w.value.shape).all(0)
         elif place != a.args["input"].place:
             walk.require(walk.settled(walk.values[place][0]))
     walk.require(x, range(rank - 1))
+    note_meeting(walk.findings, sides, lost(x, rank - 1))
     _absorb(walk, x, rank - 1, idle, None, None, np.zeros(0, int))
     return {**pairs, "input": x}, tuple(np.arange(n) for n in a.results[0][0])  # type: ignore[index]
 
@@ -107,8 +114,9 @@ def convolution(walk: Walk, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep
     if w.leaf.before.shape[2:] != w.leaf.after.shape[2:] or set(walk.hints.get(w.leaf.name, {})) - {0, 1, INNER}:
         raise NotProved(f"{walk.place} has other kernels in the second module")
     turned, left = is_transposed(call, a.args), x.keep[1]
+    own = (w.leaf.name, 0 if is_by_rows(call, a.args, w.value.shape) else 1)
     if w.leaf.stated:
-        return _stated(walk, a, x, w, bias, turned)
+        return _stated(walk, a, x, w, bias, turned, own)
     old, new = (dense(t, s.args["groups"], turned) for t, s in ((w.leaf.before, a), (w.leaf.after, b)))
     given = walk.hints.get(w.leaf.name, {})
     rows = given.get(INNER, given.get(1)) if turned else given.get(0)
@@ -120,13 +128,14 @@ def convolution(walk: Walk, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep
         raise NotProved(f"{walk.place}: '{w.leaf.name}' of the second module is not the first's without some units")
     mass = None if is_padded(call, a.args) or bias is None or bias.leaf is None else old[rows].sum(-1)
     settled = _absorb(walk, x, 1, (old[rows] == 0).all((0, 2)), mass, bias, rows)
-    own = (w.leaf.name, 0 if is_by_rows(call, a.args, w.value.shape) else 1)
     walk.findings.gone.update((own, int(k)) for k in np.setdiff1d(np.arange(len(old)), rows))
     found = {"input": x, "weight": w, **({} if bias is None else {"bias": settled})}
     return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
 
 
-def _stated(walk: Walk, a: Step, x: Pair, w: Pair, bias: Pair | None, turned: bool) -> tuple[Pairs, Keep]:
+def _stated(
+    walk: Walk, a: Step, x: Pair, w: Pair, bias: Pair | None, turned: bool, own: Unit
+) -> tuple[Pairs, Keep]:
     """A convolution of which only a part is known, at most."""
     groups, shape = int(a.args["groups"]), w.value.shape
     given = walk.hints.get(w.leaf.name, {})  # type: ignore[union-attr]
@@ -138,6 +147,7 @@ def _stated(walk: Walk, a: Step, x: Pair, w: Pair, bias: Pair | None, turned: bo
     used = np.ones(shape, bool) if w.value.rows is not None else ~np.broadcast_to(w.value.zero, shape)
     idle = np.asarray(~dense(used, groups, turned)[rows].any((0, 2)))
     settled = _absorb(walk, x, 1, idle, None, bias, rows)
+    walk.findings.gone.update((own, int(k)) for k in np.setdiff1d(np.arange(a.results[0][0][1]), rows))  # type: ignore[index]
     found = {"input": x, "weight": w, **({} if bias is None else {"bias": settled})}
     return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
 

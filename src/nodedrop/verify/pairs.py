@@ -80,7 +80,7 @@ class Findings:
     """By tensor, axis and index: the largest value that can enter a unit's activation, the size of what enters, and
     which of KINDS a unit was where it was read. `gone` are units that layers no longer make,
     `folded` biases of layers that read something constant that is gone. `leaders` has, for elements that meet others,
-    one that all of them are known by."""
+    one that all of them are known by; what meets those of `open` is not all known."""
 
     bounds: dict[Unit, dict[int, float]] = field(default_factory=dict)
     sizes: dict[Unit, dict[int, float]] = field(default_factory=dict)
@@ -89,6 +89,7 @@ class Findings:
     folded: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
     leaders: dict[tuple[Unit, int], tuple[Unit, int]] = field(default_factory=dict)
+    open: set[Unit] = field(default_factory=set)
 
     def note(self, units: Iterable[tuple[Unit, int]], true: tuple[bool, bool, bool]) -> None:
         """What units were at a place where they were read."""
@@ -99,6 +100,10 @@ class Findings:
         """These go together, each with all that it went with before."""
         found = [self.leader(element) or element for element in elements]
         self.leaders |= dict.fromkeys(found, found[0]) if found else {}
+
+    def loose(self) -> set[tuple[Unit, int] | None]:
+        """Leaders of what may go together with more than is known."""
+        return {None} | {self.leader(element) for element in self.leaders if element[0] in self.open}
 
     def leader(self, element: tuple[Unit, int]) -> tuple[Unit, int] | None:
         """The one that all that goes with an element is known by; None if it was seen nowhere."""

@@ -11,6 +11,7 @@ from .calls import Args, Call, axes_of, is_by_rows, is_padded, is_transposed, ru
 from .interval import DOUBLE, INF, Array, Ball, Value, between, gamma, times, unbounded
 
 ROUNDINGS = 64  # of the mean of a row, which kernels add up in blocks
+LEAST = 2.0**-126  # what is added to a variance may be rounded coarsely below this
 
 
 def rows_of(x: Value) -> tuple[int, ...]:
@@ -164,7 +165,7 @@ def _affine(
     w = np.ones(()) if weight is None else weight.full(*range(len(weight.shape))).lo.reshape(shape)
     b = np.zeros(()) if bias is None else bias.full(*range(len(bias.shape))).lo.reshape(shape)
     reach = times(np.abs(w), half)
-    lost = 0.0 if size is None else _underflow(call, 2 * size, w, 1 / sqrt(epsilon) if epsilon > 0 else INF)
+    lost = 0.0 if size is None else _underflow(call, 2 * size, w, 1 / sqrt(epsilon) if epsilon >= LEAST else INF)
     margin = (reach + np.abs(b)) * gamma(8, call.arithmetic.u) + call.arithmetic.tiny + lost
     margin = np.where(reach == 0, 0.0, margin)
     lo, hi = b - reach - margin, b + reach + margin
@@ -175,7 +176,8 @@ def _affine(
 def _noise(call: Call, x: Value, epsilon: float, axes: tuple[int, ...] | None = None) -> Array:
     """The largest error of one x̂ by rounding the mean, where the variance is least: δμ/√ε."""
     size = x.size.max() if axes is None else x.size.max(axes, keepdims=True)
-    return np.asarray(ROUNDINGS * call.arithmetic.u * size / sqrt(epsilon) if epsilon > 0 else np.full_like(size, INF))
+    found = ROUNDINGS * call.arithmetic.u * size / sqrt(epsilon) if epsilon >= LEAST else np.full_like(size, INF)
+    return np.asarray(found)
 
 
 @rule("batch_norm.default", "_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.default",
@@ -197,11 +199,11 @@ def _batch_norm(call: Call, a: Args) -> Value:
         flat, noise = x.hull(axes), _noise(call, x, epsilon, axes)
         values = prod(call.shape) / call.shape[1] * call.growth
         with np.errstate(invalid="ignore"):
-            reach = (flat.hi - flat.lo) / sqrt(epsilon) + noise if epsilon > 0 else np.full_like(noise, INF)
+            reach = (flat.hi - flat.lo) / sqrt(epsilon) + noise if epsilon >= LEAST else np.full_like(noise, INF)
         half = np.minimum(reach, np.sqrt(noise**2 + max(values - 1, 0))) * growth
         return _affine(call, half, a["weight"], a["bias"], shape, flat.size, epsilon)
     given = [a[name] for name in ("weight", "bias", "running_mean", "running_var")]
-    if any(v is not None and not v.exact for v in given):
+    if any(v is not None and not v.exact for v in given) or 0 < epsilon < LEAST:
         return unbounded(call.shape)
     parts = [np.full(1, d) if v is None else v.full(0).lo for v, d in zip(given, (1.0, 0.0, 0.0, 1.0), strict=True)]
     weight, bias, mean, variance = (part.reshape(shape) for part in parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from .program import Step
 
 
 def tags_of(name: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """The units of a tensor along its first two axes."""
-    lines = [[-1 if e == d else 1 for e in range(len(shape))] for d in range(min(len(shape), 2))]
-    return tuple(((name, d, True), np.arange(shape[d]).reshape(line)) for d, line in enumerate(lines))
+    """The units of a tensor along its first two axes, and the last of one that is the same for all samples."""
+    last = len(shape) - 1
+    axes = [*range(min(last + 1, 2)), *([last] if last > 1 and shape[0] == 1 < shape[last] else [])]
+    lines = {d: [-1 if e == d else 1 for e in range(len(shape))] for d in axes}
+    return tuple(((name, d, True), np.arange(shape[d]).reshape(line)) for d, line in lines.items())
 
 
 def units_at(value: Value, axis: int, index: int) -> list[tuple[Unit, int]]:
@@ -26,6 +29,12 @@ def units_at(value: Value, axis: int, index: int) -> list[tuple[Unit, int]]:
         if tag.shape[axis] > 1:
             found += [(key[:2], int(t)) for t in np.unique(tag.take(index, axis)) if t >= 0]
     return found
+
+
+def unit_at(value: Value, axis: int, index: int) -> list[tuple[Unit, int]]:
+    """The units that all elements at an index of an axis belong to."""
+    sole = [(key, tag) for key, tag in value.tags if tag.shape[axis] == 1 or np.ptp(tag.take(index, axis)) == 0]
+    return units_at(replace(value, tags=tuple(sole)), axis, index)
 
 
 def meet(findings: Findings, a: Step, pairs: Mapping[str, Pair]) -> None:
@@ -49,7 +58,8 @@ def tags_after(call: Call, a: Step, pairs: Mapping[str, Pair], value: Value) -> 
     """Which units the result's elements belong to."""
     rank, conv = len(value.shape), "conv" in a.op
     if a.op in PRODUCTS:
-        return _of_product(a, pairs[PRODUCTS[a.op][1]].value, rank)
+        rows, columns, _ = PRODUCTS[a.op]
+        return _of_product(a, pairs[rows].value, pairs[columns].value, rank)
     if a.op == "embedding.default":
         table = pairs["weight"].value
         return tuple((key, tag.reshape((1,) * (rank - 1) + (-1,))) for key, tag in table.tags if tag.shape[0] == 1)
@@ -78,10 +88,15 @@ def tags_after(call: Call, a: Step, pairs: Mapping[str, Pair], value: Value) -> 
     return tuple(found)
 
 
-def _of_product(a: Step, source: Value, rank: int) -> tuple[Any, ...]:
-    """The units of the right side that do not differ along the axis that is summed."""
+def _of_product(a: Step, rows: Value, columns: Value, rank: int) -> tuple[Any, ...]:
+    """The units of both sides that do not differ along the axis that is summed. Rows of what is no weight have met
+    their activation, or never will as what they were."""
     found = []
-    for key, tag in source.tags:
+    for (name, axis, fresh), tag in rows.tags:
+        if 1 < tag.ndim <= rank and tag.shape[-1] == 1:
+            key = (name, axis, fresh and rows.exact)
+            found.append((key, tag.reshape((1,) * (rank - tag.ndim) + tag.shape)))
+    for key, tag in columns.tags:
         matrix = tag.swapaxes(-1, -2) if a.op == "linear.default" and tag.ndim > 1 else tag
         if 1 < matrix.ndim <= rank and matrix.shape[-2] == 1:
             found.append((key, matrix.reshape((1,) * (rank - matrix.ndim) + matrix.shape)))

@@ -121,8 +121,8 @@ def _linear(ctx: Context, node: Node) -> Result:
     value, weight = ctx(node.args[0]), ctx.written(node.args[1])
     bias = node.arg(2, "bias")
     offset = ctx.written(bias).double() if isinstance(bias, Ref) else None
-    leaf = ctx.graph.by_name[node.args[1].name].op in (PARAMETER, BUFFER)
-    found = centred(weight) if leaf or weight.exact else None
+    mixed = value.mix is not None and bias is None and not weight.exact  # of which `_product` knows more
+    found = None if mixed else centred(weight)
     if found is None or (offset is not None and not offset.exact):
         return _product(ctx, node, value, _turned(weight.double()), offset)
     rows = value.written_out((len(value.shape) - 1,))
@@ -261,11 +261,29 @@ def _listed(value: object) -> tuple[int, ...]:
 
 @rule("aten.einsum.default")
 def _einsum(ctx: Context, node: Node) -> Result:
-    """By size: |Σ ∏ xᵢ| ≤ Σ ∏ max|xᵢ|; zero where every product has a zero factor."""
+    """By size: |Σ ∏ xᵢ| ≤ Σ ∏ max|xᵢ|; zero where every product has a zero factor. Of two operands, one of them known,
+    as a weighted sum."""
     equation, operands = node.args[0], [ctx(ref) for ref in node.args[1]]
     full = [op.magnitude.expand(op.shape) for op in operands]
     size = torch.einsum(equation, full).nan_to_num(nan=INF)
     terms = prod(prod(op.shape) for op in operands) // max(prod(node.shape), 1)
-    size = size + sum_margin(size, terms + len(operands), ctx.u(node), ctx.tiny(node))
-    low = torch.zeros_like(size) if all(bool((op.lo >= 0).all()) for op in operands) else -size
-    return ctx.limited(node, low, size)
+    margin = sum_margin(size, terms + len(operands), ctx.u(node), ctx.tiny(node))
+    low = torch.zeros_like(size) if all(bool((op.lo >= 0).all()) for op in operands) else -size - margin
+    high = size + margin
+    if len(operands) == 2 and any(op.exact for op in operands) and bool(size.isfinite().all()):
+        lower, upper = _weighted(equation, operands)
+        low, high = torch.maximum(low, lower - margin), torch.minimum(high, upper + margin)
+    return ctx.limited(node, low, high, size)
+
+
+def _weighted(equation: str, operands: list[Interval]) -> tuple[Tensor, Tensor]:
+    """Ends of a sum of products with known numbers, without rounding."""
+    place = next(k for k, op in enumerate(operands) if op.exact)
+    numbers, x = operands[place].lo.expand(operands[place].shape), operands[1 - place]
+
+    def total(up: Tensor, down: Tensor) -> Tensor:
+        pairs = ((numbers.clamp(min=0), up.expand(x.shape)), (numbers.clamp(max=0), down.expand(x.shape)))
+        one, two = (torch.einsum(equation, pair if place == 0 else pair[::-1]) for pair in pairs)
+        return one + two
+
+    return total(x.lo, x.hi), total(x.hi, x.lo)

@@ -13,6 +13,9 @@ from ..registry import Context, Result, rule
 from ..rounding import gamma
 from .contraction import MEAN_ROUNDINGS
 
+# Below this, kernels may round what is added to a variance coarsely, or to 0.
+LEAST = 2.0**-126
+
 
 def _unknown(ctx: Context, *values: object) -> bool:
     """Whether a scale or shift is itself computed from the input, which these rules do not follow."""
@@ -56,7 +59,7 @@ def _batch_norm_eval(ctx: Context, node: Node) -> Result:
 
 def _by_statistics(ctx: Context, node: Node, epsilon: float) -> Result:
     """An affine map by running statistics."""
-    if _unknown(ctx, *node.args[1:5]):
+    if _unknown(ctx, *node.args[1:5]) or 0 < epsilon < LEAST:
         return _with_statistics(unbounded(node.shape), node)
     value, rank = ctx(node.args[0]), len(node.shape)
     mean = _per_unit(ctx, node.args[3], rank, 0.0)
@@ -86,7 +89,7 @@ def _batch_norm_train(ctx: Context, node: Node) -> Result:
     if not training or _unknown(ctx, *node.args[1:3]):
         return _with_statistics(unbounded(node.shape), node)
     spread = value.uniform((0, *range(2, rank)))
-    least = sqrt(epsilon) if epsilon > 0 else 0.0
+    least = sqrt(epsilon) if epsilon >= LEAST else 0.0
     reach = ((spread.hi - spread.lo) / least).nan_to_num(nan=INF)
     noise = (MEAN_ROUNDINGS * ctx.u(node) * spread.magnitude / least).nan_to_num(nan=INF)
     values = prod(node.shape) / node.shape[1] * ctx.batch_growth
@@ -109,7 +112,7 @@ def _largest(value: Interval) -> Tensor:
 
 def _slack(ctx: Context, node: Node, largest: Tensor, epsilon: float) -> Tensor:
     """Largest error of one x̂ᵢ from rounding the row's mean, at the least variance: δμ/√ε."""
-    if epsilon <= 0:
+    if epsilon < LEAST:
         return torch.full_like(largest, INF)
     return MEAN_ROUNDINGS * ctx.u(node) * largest / sqrt(epsilon)
 
@@ -173,5 +176,5 @@ def _bounded(
         return unbounded(node.shape)
     half = _reach(ctx, node, count, _slack(ctx, node, size, epsilon))
     gain = _per_unit(ctx, weight, rank, 1.0)
-    lost = _underflow(ctx, node, 2 * size, gain, 1 / sqrt(epsilon) if epsilon > 0 else INF)
+    lost = _underflow(ctx, node, 2 * size, gain, 1 / sqrt(epsilon) if epsilon >= LEAST else INF)
     return _affine(ctx, node, half, gain, _per_unit(ctx, bias, rank, 0.0), lost)

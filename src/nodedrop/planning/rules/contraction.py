@@ -11,7 +11,7 @@ from ...tracing.compact import names_of
 from ...tracing.graph import Node, Ref
 from ..labels import Factor, Factors, Whole, support, touching, vector
 from ..walk import Outcome, Read, Side, Walk, label_rule
-from .layers import add_layer, note_fold, parameter_of, spread, with_bias
+from .layers import add_layer, note_fold, parameters_of, spread, with_bias
 
 
 class _Operand:
@@ -137,7 +137,7 @@ def _product(walk: Walk, node: Node, first: Ref, second: Ref) -> Factors:
     batch = string.ascii_uppercase[: len(node.shape) - 2]
     letters = batch[len(batch) - (rank_a - 2) :] + "ti", batch[len(batch) - (rank_b - 2) :] + "io"
     found, _ = _contract(walk, node, (first, letters[0]), (second, letters[1]), batch + "to")
-    if parameter_of(walk, second) is not None:
+    if parameters_of(walk, second):
         add_layer(walk, node, second, found.get("o"), node.shape[-1])
     else:
         add_layer(walk, node, first, found.get("t"), node.shape[-2])
@@ -157,7 +157,7 @@ def _einsum(walk: Walk, node: Node) -> Outcome:
     found, _ = _contract(walk, node, (refs[0], letters[0]), (refs[1], letters[1]), out)
     for ref, own, other in ((refs[1], letters[1], letters[0]), (refs[0], letters[0], letters[1])):
         units = [c for c in own if c in found and c not in other]
-        if units and parameter_of(walk, ref) is not None:
+        if units and parameters_of(walk, ref):
             add_layer(walk, node, ref, found[units[0]], len(found[units[0]]))
             break
     return _output(found, out)

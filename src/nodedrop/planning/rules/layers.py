@@ -17,31 +17,39 @@ def spread(factor: Factor, axis: int, rank: int) -> Factor:
     return vector(factor).reshape([-1 if d == axis else 1 for d in range(rank)])
 
 
-def parameter_of(walk: Walk, ref: Ref) -> Node | None:
-    """The parameter that a value is made of, and of no input: rearranged, masked, scaled or normalised."""
+def parameters_of(walk: Walk, ref: Ref) -> list[Node]:
+    """The parameters that a value is made of, and of no input: rearranged, joined, masked, scaled or normalised."""
     node, seen = walk.node(ref), {ref.name}
-    frontier, found = [node], None
+    frontier, found = [node], list[Node]()
     while frontier:
         node = frontier.pop(0)
         if node.op == INPUT:
-            return None
-        if node.op == PARAMETER and found is None:
-            found = node
+            return []
+        found += [node] if node.op == PARAMETER else []
         frontier += [walk.graph.by_name[name] for name in node.inputs if name not in seen]
         seen.update(node.inputs)
     return found
 
 
 def add_layer(walk: Walk, node: Node, weight: Ref, units: Tensor | None, size: int, axis: int = 0) -> None:
-    """Register a layer of `size` units, along `axis` if no axis has their labels. A single one is fixed."""
-    owner = parameter_of(walk, weight)
-    if owner is not None:
-        labels = torch.full((size,), FIXED) if units is None else vector(units)
-        name, first = layer_name(owner.target), int(labels[0])
-        slots = [s for (tensor, _), s in walk.labels.slots.items() if tensor == owner.target and first in s.labels]
-        axis, start = (slots[0].axis, int(slots[0].labels.min())) if slots and first != FIXED else (axis, first)
-        places = labels - start if first != FIXED else torch.arange(size)
-        walk.layers.append(Layer(name, owner.target, axis, places, walk.index, node.name, labels, node.where))
+    """Register a layer of `size` units, each with the parameter that has its label, along `axis` of the first one where
+    none has. A single unit is fixed."""
+    owners = parameters_of(walk, weight)
+    labels = torch.full((size,), FIXED) if units is None else vector(units)
+    rest = torch.full((size,), bool(owners))
+
+    def register(target: str, along: int, mine: Tensor, places: Tensor) -> None:
+        name = layer_name(target)
+        walk.layers.append(Layer(name, target, along, places[mine], walk.index, node.name, labels[mine], node.where))
+
+    for owner in owners:
+        for slot in [slot for (tensor, _), slot in walk.labels.slots.items() if tensor == owner.target]:
+            mine = rest & (labels != FIXED) & torch.isin(labels, slot.labels)
+            rest = rest & ~mine
+            if mine.any():
+                register(owner.target, slot.axis, mine, labels - slot.labels.min())
+    if rest.any():
+        register(owners[0].target, axis, rest, torch.arange(size))
 
 
 def with_bias(walk: Walk, node: Node, factors: Factors, bias: object, *, axis: int | None = None) -> Factors:
