@@ -604,3 +604,70 @@ def test_modes_that_compute_the_same_share_a_graph(between: nn.Module, graphs: i
     for mode, stated in (("both", ("eval", "train")), ("train", ("train",)), ("eval", ("eval",))):
         analysis = nd.analyze(net, torch.rand(2, 3), mode=mode, constants=False)
         assert all(certificate.modes == stated for certificate in analysis.removable)
+
+
+class Doubling(nn.Module):
+    """A kernel that every pass in training mode doubles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kernel", torch.ones(3, 1, 1, 1))
+        self.bias, self.last = nn.Parameter(torch.tensor([-1.5, 1.0, 1.0])), nn.Conv2d(3, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = torch.relu(nn.functional.conv2d(x, self.kernel, self.bias))
+        if self.training:
+            self.kernel.mul_(2.0)
+        return self.last(found)
+
+
+def test_what_training_writes_is_not_what_eval_mode_knows() -> None:
+    """Modes share what is known of kernels, but not of one that is another after each pass."""
+    for mode, units in (("both", 3), ("train", 3), ("eval", 2)):
+        net = Doubling()
+        nd.compact_(net, torch.ones(2, 1, 3, 3), mode=mode)
+        assert len(net.kernel) == units
+
+
+def test_an_rms_norm_without_epsilon_is_not_bounded() -> None:
+    """Squares that underflow make it return more than the square root of its width."""
+    net = nn.Sequential(nn.Linear(1, 1), nn.RMSNorm(1, eps=0.0), nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1)).float()
+    with torch.no_grad():
+        net[0].weight.fill_(1.0), net[0].bias.zero_(), net[2].weight.fill_(1.0)
+        net[2].bias.copy_(torch.tensor([-1.1, 1.0, 1.0]))
+    assert (net[:3](torch.tensor([[4.5e-23]]).float())[0, 0] > 0.1).all()
+    assert not [unit for unit in nd.analyze(net, torch.rand(2, 1).float()).units if unit.status == "removed"]
+
+
+def test_an_einsum_of_three_magnifies_what_underflows() -> None:
+    class Three(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.b, self.c = (nn.Parameter(torch.full((1,), value)) for value in (1e-23, 1e38))
+            self.layer, self.last = nn.Linear(1, 3), nn.Linear(3, 1)
+            with torch.no_grad():
+                self.layer.weight.fill_(1e7), self.layer.bias.copy_(torch.tensor([-1.1, 1.0, 1.0]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.layer(torch.einsum("bi,i,i->bi", x * 1e-22, self.b, self.c)).relu())
+
+    found = nd.analyze(Three().float(), torch.ones(2, 1).float())
+    assert not [unit for unit in found.units if unit.status == "removed"]
+
+
+def test_a_module_that_writes_its_own_weights_is_left_alone() -> None:
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.last = nn.Linear(1, 3), nn.Linear(3, 1)
+            with torch.no_grad():
+                self.layer.bias.fill_(-9.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found = self.layer(x).relu()
+            with torch.no_grad():
+                self.layer.weight.mul_(2.0)
+            return self.last(found)
+
+    found = nd.analyze(Writing(), torch.ones(2, 1))
+    assert not [unit for unit in found.units if unit.status == "removed"]

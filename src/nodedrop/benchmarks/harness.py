@@ -63,15 +63,18 @@ class Figure:
         return None if self.limit is None else self.ratio <= self.limit
 
 
-def interleaved(sides: Mapping[str, Callable[[], object]], rounds: int = 9, warm_up: int = 2) -> Times:
-    """Seconds per side and round; every round runs each side once."""
+def interleaved(
+    sides: Mapping[str, Callable[[], object]], rounds: int = 9, warm_up: int = 2, *, calls: int = 1
+) -> Times:
+    """Seconds per call of each side and round; every round runs each side once, or several times in a row."""
     times: Times = {name: [] for name in sides}
     for number in range(warm_up + rounds):
         for name, run in sides.items():
             start = time.perf_counter()
-            run()
+            for _ in range(calls):
+                run()
             if number >= warm_up:
-                times[name].append(time.perf_counter() - start)
+                times[name].append((time.perf_counter() - start) / calls)
     return times
 
 

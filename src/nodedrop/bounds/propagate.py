@@ -88,7 +88,7 @@ def _bound(context: Context, node: Node, inputs: Mapping[str, Interval], unknown
                 raise
     if result is None:
         unknown.append(node.name)
-        shapes = [shape or () for shape in node.shapes]
+        shapes = [shape or () for shape in node.shapes] or [()]  # some return nothing
         return unbounded(shapes[0]) if len(shapes) == 1 else tuple(map(unbounded, shapes))
     return result
 

@@ -62,7 +62,7 @@ def read_ledger(path: str | os.PathLike[str]) -> Ledger:
     last = "0" * 64
     for number, text in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         try:
-            line = json.loads(text)
+            line = json.loads(text, parse_constant=_no_number)
             stated = line.pop("hash")
             kind = FIELDS["header" if number == 1 else line["line"]]
             shaped = all(_is(line[name], types) for name, types in kind.items()) and _whole(line)
@@ -78,6 +78,11 @@ def read_ledger(path: str | os.PathLike[str]) -> Ledger:
     if not lines or lines[0]["format"] != "nodedrop ledger" or lines[0]["version"] != 1:
         raise Refuted("this is no nodedrop ledger of version 1")
     return Ledger(lines[0], _grouped(lines[1:]))
+
+
+def _no_number(word: str) -> Any:
+    """Of infinity and NaN, which JSON does not have."""
+    raise ValueError(word)
 
 
 def _is(value: Any, types: Any) -> bool:
@@ -96,6 +101,9 @@ def _whole(line: Mapping[str, Any]) -> bool:
                 return False
             if not all(_is(k, int) for field, types in fields.items() if types is list for k in item[field]):
                 return False
+    lists = line["with"].values() if line["line"] == "unit" else ()
+    if not all(isinstance(indices, list) and all(_is(k, int) for k in indices) for indices in lists):
+        return False
     margin = line.get("margin")
     return margin is None or margin >= 0
 
@@ -245,7 +253,7 @@ def require_units(
     here than a unit's own certificate uses, its bound may lie above."""
     key = "index" if run else "at"
     _require_lines(units, [((unit["weight"], unit["axis"]), unit[key]) for unit in units], found)
-    loose = found.loose()
+    loose, made = found.loose(), set[Element]().union(*found.gone)
     for unit in units:
         who, place = f"unit {unit['index']} of '{unit['layer']}'", (unit["weight"], unit["axis"])
         if unit["weight"] != unit["layer"] and unit["weight"].rpartition(".")[0] != unit["layer"]:
@@ -264,7 +272,7 @@ def require_units(
         bounds = bounds[:1] if run and own else bounds
         derived = min(bounds, key=lambda b: abs(b - (stated or 0)), default=None)
         size = max(sizes[:1] if own else sizes, default=inf)
-        silent = stated is None and not own  # no bound of its own, and none told
+        silent = stated is None and (not own or (place, unit[key]) not in made)  # none told, of what no layer makes
         if unit["kind"] == "unread" or derived is None or not isfinite(derived) or silent:
             if stated is not None and not run:
                 raise Refuted(f"{who} states a bound of {stated:.6g}, and has none")
@@ -276,14 +284,17 @@ def require_units(
 
 def _require_lines(units: tuple[Mapping[str, Any], ...], owns: list[Element], found: Findings) -> None:
     """Every unit that a layer no longer makes has one line. Another line is about elements that belong to no unit."""
-    if missing := found.gone - set(owns):
-        (tensor, _), index = min(missing)
-        raise Refuted(f"unit {index} of '{tensor}' was cut, and the ledger has no line for it")
-    times = Counter(owns)
+    times, made = Counter(owns), set[Element]().union(*found.gone)
+    for names in sorted(map(sorted, found.gone)):
+        if not any(times[name] for name in names):
+            (tensor, _), index = names[0]
+            raise Refuted(f"unit {index} of '{tensor}' was cut, and the ledger has no line for it")
+        times.update({name: sum(times[other] for other in names) - times[name] for name in names})
+    theirs = {found.leader(name) for name in made} - found.loose() - found.coarse()
     lines = Counter((name, index) for unit in units for name, indices in unit["with"].items() for index in indices)
     for unit, own in zip(units, owns, strict=True):
         shared = any(lines[name, index] > 1 for name, indices in unit["with"].items() for index in indices)
-        if times[own] > 1 or (own not in found.gone and shared):
+        if times[own] > 1 or (own not in made and (shared or found.leader(own) in theirs)):
             raise Refuted(f"unit {unit['index']} of '{unit['layer']}' is told twice, or is none that a layer makes")
 
 

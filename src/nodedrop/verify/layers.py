@@ -14,7 +14,7 @@ from .calls import is_by_rows, is_padded, is_transposed
 from .interval import INF, Array, Value
 from .pairs import INNER, PRODUCTS, Keep, NotProved, Pair, Pairs, Unit, matched_units
 from .program import Step
-from .tags import unit_at, units_at
+from .tags import units_at, units_gone
 from .ties import note_meeting
 
 if TYPE_CHECKING:
@@ -28,33 +28,40 @@ def product(walk: Walk, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
     x, y, bias = pairs[names[0]], pairs[names[1]], pairs.get(names[2])
     rank = len(y.value.shape)
     inner, outer = (1, 0) if a.op == "linear.default" else (rank - 2, rank - 1)
-    if len(x.value.shape) < max(2, rank) or rank < 2 or (bias is not None and len(bias.value.shape) != 1):
+    scaled = a.op == "addmm.default" and (a.args["alpha"] != 1 or a.args["beta"] != 1)
+    if scaled or len(x.value.shape) < max(2, rank) or rank < 2 or (bias is not None and len(bias.value.shape) != 1):
         return walk.untouched(a, b, pairs)
     x = walk.settled(x, {len(x.value.shape) - 1: y.keep[inner]} if y.leaf is None else None)
     lead = len(x.keep) - rank
     batch = {d: x.keep[d + lead] for d in range(rank - 2) if y.value.shape[d] > 1}
     y = walk.settled(y, {inner: x.keep[-1], **batch}, bias)
-    idle: Array = np.zeros(y.value.shape[inner], bool)
-    if y.value.rows is None:
-        zero = np.take(np.broadcast_to(y.value.zero, y.value.shape), y.keep[outer], outer)
-        idle = np.asarray(np.moveaxis(zero, inner, 0).reshape(len(idle), -1).all(1))
+    known = [pair.value.exact or pair.leaf is not None for pair in (pairs[names[0]], pairs[names[1]])]
     mass = None
     if y.value.exact and y.value.rows is None and rank == 2 and bias is not None and bias.leaf is not None:
         mass = np.take(y.value.full(0, 1).lo, y.keep[outer], outer)
         mass = mass if outer == 0 else mass.T
-    found = {names[0]: x, names[1]: y}
-    settled = _absorb(walk, x, len(x.keep) - 1, idle, mass, bias, y.keep[outer])
+    found, last = {names[0]: x, names[1]: y}, len(x.keep) - 1
+    if known == [True, False]:  # weights on the left
+        settled = _absorb(walk, y, inner, _idle(x, last, last - 1), None, bias, y.keep[outer])
+    else:
+        settled = _absorb(walk, x, last, _idle(y, inner, outer), mass, bias, y.keep[outer])
     if bias is not None:
         found[names[2]] = settled
-    if y.value.exact or pairs[names[1]].leaf is not None:
-        walk.findings.gone.update(u for k in lost(y, outer) for u in unit_at(y.value, outer, k))
-    if x.value.exact or pairs[names[0]].leaf is not None:
-        rows = len(x.keep) - 2
-        walk.findings.gone.update(u for k in lost(x, rows) for u in unit_at(x.value, rows, k))
+    if any(known):
+        maker, axis = (y, outer) if known[1] else (x, last - 1)
+        walk.findings.gone.update(units_gone(maker.value, axis, maker.keep[axis]))
     for d in batch:
         _note_lost(walk, x, d + lead)
         _note_lost(walk, y, d)
     return found, (*x.keep[:-1], y.keep[outer])
+
+
+def _idle(weights: Pair, inner: int, outer: int) -> Array:
+    """Which inputs no weight that is left reads."""
+    if weights.value.rows is not None:
+        return np.zeros(weights.value.shape[inner], bool)
+    zero = np.take(np.broadcast_to(weights.value.zero, weights.value.shape), weights.keep[outer], outer)
+    return np.asarray(np.moveaxis(zero, inner, 0).reshape(weights.value.shape[inner], -1).all(1))
 
 
 def lost(pair: Pair, axis: int) -> list[int]:
@@ -128,7 +135,7 @@ def convolution(walk: Walk, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep
         raise NotProved(f"{walk.place}: '{w.leaf.name}' of the second module is not the first's without some units")
     mass = None if is_padded(call, a.args) or bias is None or bias.leaf is None else old[rows].sum(-1)
     settled = _absorb(walk, x, 1, (old[rows] == 0).all((0, 2)), mass, bias, rows)
-    walk.findings.gone.update((own, int(k)) for k in np.setdiff1d(np.arange(len(old)), rows))
+    walk.findings.gone.update(frozenset([(own, int(k))]) for k in np.setdiff1d(np.arange(len(old)), rows))
     found = {"input": x, "weight": w, **({} if bias is None else {"bias": settled})}
     return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
 
@@ -147,7 +154,8 @@ def _stated(
     used = np.ones(shape, bool) if w.value.rows is not None else ~np.broadcast_to(w.value.zero, shape)
     idle = np.asarray(~dense(used, groups, turned)[rows].any((0, 2)))
     settled = _absorb(walk, x, 1, idle, None, bias, rows)
-    walk.findings.gone.update((own, int(k)) for k in np.setdiff1d(np.arange(a.results[0][0][1]), rows))  # type: ignore[index]
+    every = np.arange(a.results[0][0][1])  # type: ignore[index]
+    walk.findings.gone.update(frozenset([(own, int(k))]) for k in np.setdiff1d(every, rows))
     found = {"input": x, "weight": w, **({} if bias is None else {"bias": settled})}
     return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
 

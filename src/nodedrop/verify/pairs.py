@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -78,14 +79,14 @@ Pairs = dict[str, Pair]
 @dataclass
 class Findings:
     """By tensor, axis and index: the largest value that can enter a unit's activation, the size of what enters, and
-    which of KINDS a unit was where it was read. `gone` are units that layers no longer make,
+    which of KINDS a unit was where it was read. `gone` are units that layers no longer make, each under all its names,
     `folded` biases of layers that read something constant that is gone. `leaders` has, for elements that meet others,
     one that all of them are known by; what meets those of `open` is not all known."""
 
     bounds: dict[Unit, dict[int, float]] = field(default_factory=dict)
     sizes: dict[Unit, dict[int, float]] = field(default_factory=dict)
     kinds: dict[Unit, dict[int, set[tuple[bool, bool, bool]]]] = field(default_factory=dict)
-    gone: set[tuple[Unit, int]] = field(default_factory=set)
+    gone: set[frozenset[tuple[Unit, int]]] = field(default_factory=set)
     folded: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
     leaders: dict[tuple[Unit, int], tuple[Unit, int]] = field(default_factory=dict)
@@ -104,6 +105,11 @@ class Findings:
     def loose(self) -> set[tuple[Unit, int] | None]:
         """Leaders of what may go together with more than is known."""
         return {None} | {self.leader(element) for element in self.leaders if element[0] in self.open}
+
+    def coarse(self) -> set[tuple[Unit, int] | None]:
+        """Leaders of what may go apart: several elements of one tensor are among it."""
+        times = Counter((self.leader(element), element[0]) for element in self.leaders)
+        return {leader for (leader, _), number in times.items() if number > 1}
 
     def leader(self, element: tuple[Unit, int]) -> tuple[Unit, int] | None:
         """The one that all that goes with an element is known by; None if it was seen nowhere."""

@@ -127,9 +127,12 @@ class Walk:
             value = replace(value, tags=tags_of(name, value.shape)) if a.op == "tensor" else unbounded(value.shape)
             return Pair(value, (), Leaf(name, nothing, nothing, stated=True))
         if name not in self.leaves:
-            old, new = (p.tensors[name].detach().double().cpu().numpy() for p in (self.before, self.after))
+            tensors = [p.tensors[name].detach().cpu() for p in (self.before, self.after)]
+            if any(tensor.is_complex() for tensor in tensors):
+                raise NotProved(f"there is no rule for the complex tensor '{name}'")
+            old, new = ((t.double() if t.is_floating_point() else t).numpy() for t in tensors)
             # what the pass overwrites has another value in the next one
-            value = known(old, tags_of(name, old.shape)) if a.op == "tensor" else unbounded(old.shape)
+            value = known(old.astype(float), tags_of(name, old.shape)) if a.op == "tensor" else unbounded(old.shape)
             self.leaves[name] = Pair(value, (), Leaf(name, old, new))
         return self.leaves[name]
 
@@ -199,7 +202,7 @@ class Walk:
             table, index = self.settled(pairs["weight"]), self.settled(pairs["indices"])
             self.require(index)
             self.require(table, [0])
-            self.findings.gone.update(u for k in lost(table, 1) for u in units_at(table.value, 1, k))
+            self.findings.gone.update(frozenset([u]) for k in lost(table, 1) for u in units_at(table.value, 1, k))
             return {"weight": table, "indices": index}, (*index.keep, table.keep[1])
         return self.untouched(a, b, pairs)
 
@@ -212,6 +215,9 @@ class Walk:
         for place in refs(a.args):
             for pair in self.values[place]:
                 self.require(self.settled(pair))
+                signs = [np.signbit(t.astype(float)) for t in (pair.leaf.before, pair.leaf.after)] if pair.leaf else []
+                if signs and not np.array_equal(*signs):
+                    raise NotProved(f"{self.place} reads zeros of another sign in the second module")
         settled = {name: self.settled(pair) for name, pair in pairs.items()}
         return settled, tuple(np.arange(n) for n in a.results[0][0])  # type: ignore[index]
 

@@ -57,7 +57,8 @@ def search(
     weights, larger ones of biases into which constants may have been folded, and rounded there.
     """
     ranges = _ranges(inputs, boxes, _tables(programs))
-    if ranges is None:
+    tensors = [tensor for module in (before, after) for tensor in (*module.parameters(), *module.buffers())]
+    if ranges is None or any(tensor.is_complex() for tensor in tensors):
         return None
     tolerance = max([1e-9, *(256 * torch.finfo(kind).eps / 2 for kind in _casts(programs))])
     generator = torch.Generator().manual_seed(0)

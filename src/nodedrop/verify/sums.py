@@ -11,7 +11,7 @@ from .calls import Args, Call, axes_of, is_by_rows, is_padded, is_transposed, ru
 from .interval import DOUBLE, INF, Array, Ball, Value, between, gamma, times, unbounded
 
 ROUNDINGS = 64  # of the mean of a row, which kernels add up in blocks
-LEAST = 2.0**-126  # what is added to a variance may be rounded coarsely below this
+LEAST = 2.0**-100  # of what is added to a variance: beside less, squares that underflow would count
 
 
 def rows_of(x: Value) -> tuple[int, ...]:
@@ -65,6 +65,11 @@ def _linear(call: Call, a: Args) -> Value:
     vector = bias is None or (bias.exact and len(bias.shape) == 1)
     if len(x.shape) < 2 or len(w.shape) < 2 or scaled or not vector:
         return unbounded(call.shape)
+    plain = call.op != "linear.default" and bias is None and len(x.shape) == 2
+    if plain and x.exact and x.rows is None and not w.exact:  # weights on the left
+        columns = _turned(w)
+        lo, hi = _spread(call, x, columns.full(len(columns.shape) - 1), None)
+        return Value(lo.swapaxes(-1, -2), hi.swapaxes(-1, -2), call.shape)
     rows = x.full(len(x.shape) - 1)
     layer = len(w.shape) == 2 and (w.exact or (call.op == "linear.default" and w.finite))
     if not layer or (bias is None and not w.exact and x.mix is not None):
@@ -222,7 +227,7 @@ def _batch_norm(call: Call, a: Args) -> Value:
 def _layer_norm(call: Call, a: Args) -> Value:
     x, rms, row = a["input"], "rms" in call.op, tuple(a["normalized_shape"])
     epsilon = call.epsilon if a["eps"] is None else float(a["eps"])
-    slack = 0.0 if rms else float(_noise(call, x, epsilon))
+    slack = (0.0 if epsilon >= LEAST else INF) if rms else float(_noise(call, x, epsilon))
     half = np.sqrt(max(prod(row) - (not rms), 0) + np.square(slack)) * (1 + gamma(ROUNDINGS, call.arithmetic.u))
     weight, bias = a["weight"], a.get("bias")
     found = _affine(call, half, weight, bias, row)

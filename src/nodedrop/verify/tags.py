@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +30,15 @@ def units_at(value: Value, axis: int, index: int) -> list[tuple[Unit, int]]:
     return found
 
 
-def unit_at(value: Value, axis: int, index: int) -> list[tuple[Unit, int]]:
-    """The units that all elements at an index of an axis belong to."""
-    sole = [(key, tag) for key, tag in value.tags if tag.shape[axis] == 1 or np.ptp(tag.take(index, axis)) == 0]
-    return units_at(replace(value, tags=tuple(sole)), axis, index)
+def units_gone(value: Value, axis: int, keep: Array) -> set[frozenset[tuple[Unit, int]]]:
+    """For each index of a weight's axis that is gone, the units that all elements there belong to, and none elsewhere;
+    of a weight that is made of several tensors, one of each."""
+    found = set()
+    for index in np.setdiff1d(np.arange(value.shape[axis]), keep).tolist():
+        sole = [(key, tag) for key, tag in value.tags if tag.shape[axis] > 1 and np.ptp(tag.take(index, axis)) == 0]
+        units = [(key[:2], int(tag.take(index, axis).flat[0]), tag.take(keep, axis)) for key, tag in sole]
+        found.add(frozenset((key, unit) for key, unit, left in units if unit >= 0 and unit not in left))
+    return found - {frozenset()}
 
 
 def meet(findings: Findings, a: Step, pairs: Mapping[str, Pair]) -> None:

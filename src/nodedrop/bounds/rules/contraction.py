@@ -90,7 +90,8 @@ def kernel_parts(ctx: Context, weight: Ref, groups: int = 1, *, transposed: bool
     Summed in the weight's own precision (at least single), which `weighted_sum` allows for. Graphs share the result.
     """
     node = ctx.graph.by_name[weight.name]
-    shared = node.op in (PARAMETER, BUFFER)  # a value of the same name may be another one in another graph
+    written = {name for name, _ in ctx.graph.mutations}
+    shared = node.op in (PARAMETER, BUFFER) and node.name not in written  # others may differ from graph to graph
     key = (node.target if shared else (id(ctx.graph), node.name), groups, transposed)
     if key not in ctx.memo:
         found = centred(ctx.written(weight))
@@ -268,6 +269,9 @@ def _einsum(ctx: Context, node: Node) -> Result:
     size = torch.einsum(equation, full).nan_to_num(nan=INF)
     terms = prod(prod(op.shape) for op in operands) // max(prod(node.shape), 1)
     margin = sum_margin(size, terms + len(operands), ctx.u(node), ctx.tiny(node))
+    if len(operands) > 2:  # what underflows on the way meets the other operands
+        reach = prod(max(1.0, float(part.max())) if part.numel() else 1.0 for part in full)
+        margin = torch.where(size == 0, 0.0, margin + 2 * terms * ctx.tiny(node) * reach)
     low = torch.zeros_like(size) if all(bool((op.lo >= 0).all()) for op in operands) else -size - margin
     high = size + margin
     if len(operands) == 2 and any(op.exact for op in operands) and bool(size.isfinite().all()):

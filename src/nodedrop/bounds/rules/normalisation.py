@@ -13,8 +13,8 @@ from ..registry import Context, Result, rule
 from ..rounding import gamma
 from .contraction import MEAN_ROUNDINGS
 
-# Below this, kernels may round what is added to a variance coarsely, or to 0.
-LEAST = 2.0**-126
+# The least that may be added to a variance: beside less, what kernels lose of squares that underflow would count.
+LEAST = 2.0**-100
 
 
 def _unknown(ctx: Context, *values: object) -> bool:
@@ -136,7 +136,7 @@ def _layer_norm(ctx: Context, node: Node) -> Result:
     known_scale, known_shift = ctx.known(weight), ctx.known(bias)
     scale = torch.ones((1,) * axes, dtype=torch.float64) if known_scale is None else known_scale
     shift = torch.zeros((1,) * axes, dtype=torch.float64) if known_shift is None else known_shift
-    slack = torch.zeros((), dtype=torch.float64) if rms else _slack(ctx, node, _largest(value), epsilon)
+    slack = _slack(ctx, node, torch.zeros((), dtype=torch.float64) if rms else _largest(value), epsilon)
     half = _reach(ctx, node, prod(node.args[1]), slack, centred=not rms).reshape((1,) * len(node.shape))
     result = _affine(ctx, node, half, scale, shift)
     if axes == 1:

@@ -94,6 +94,8 @@ def _meet(
         other = next((n for n in side.factors if len(n) == 1 and n in out and n not in names), None)
         units = None if other is None else vector(side.factors[other])
         made.append(Side(side.ref.name, side.axes(names), units, 0 if other is None else side.axes(other)[0]))
+    if parameters_of(walk, sides[0].ref) and not parameters_of(walk, sides[1].ref):
+        made.reverse()  # weights on the left
     walk.reads.append(Read(walk.index, node.name, labels, (made[0], made[1]), heads=heads))
     summed.append(gone[0])
 
