@@ -37,6 +37,36 @@ def test_an_onnx_file_has_a_free_batch_axis_and_ordinary_operators(tmp_path: Pat
             torch.testing.assert_close(run(opened(done.path), [x])[0], model(x), rtol=1e-5, atol=1e-6)
 
 
+class Branches(torch.nn.Module):
+    """Units that are summed, joined or returned stay as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.last = (torch.nn.Conv2d(n, 5, 3, padding=1) for n in (1, 5, 10))
+        self.deep, self.head = torch.nn.Conv2d(5, 3, 3), torch.nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.one(x).relu()
+        y = self.two(x).relu()
+        z = self.last(torch.cat([x, y + 1.0], 1)).relu()
+        return y, self.head(self.deep(z).relu().mean((2, 3)))
+
+
+@pytest.mark.parametrize(("build", "widths"), [(convolutional, [8]), (Branches, [5, 5, 8, 3])])
+def test_units_are_filled_up_where_that_changes_nothing(build: type, widths: list[int], tmp_path: Path) -> None:
+    model = build().eval()
+    done = write_onnx(model, [IMAGES], tmp_path / "model.onnx", multiple=8)
+    assert done.difference < 1e-6
+    onnx.checker.check_model(str(done.path), full_check=True)
+    graph = onnx.load(str(done.path)).graph
+    shapes = {item.name: list(item.dims) for item in graph.initializer}
+    assert [shapes[node.input[1]][0] for node in graph.node if node.op_type == "Conv"] == widths
+    plain = write_onnx(model, [IMAGES], tmp_path / "plain.onnx")
+    x = torch.rand(7, 1, 28, 28)
+    for one, two in zip(run(opened(done.path), [x]), run(opened(plain.path), [x]), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("beta", [0.5, 10.0, 300.0])
 def test_dead_stays_exactly_zero(beta: float, tmp_path: Path) -> None:
     v = torch.cat([-torch.logspace(-30, 30, 61), torch.tensor([-0.0, 0.0]), torch.linspace(0, 3, 61)]).reshape(-1, 4)

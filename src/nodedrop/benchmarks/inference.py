@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -149,14 +150,14 @@ def compiled(model: nn.Module, batch: Tensor) -> Infer:
     return lambda: made(batch)
 
 
-def onnx_runtime(model: nn.Module, batch: Tensor) -> Infer:
+def onnx_runtime(model: nn.Module, batch: Tensor, multiple: int = 1) -> Infer:
     """Exported, with as many threads as torch has."""
     from ..export.onnx import opened, write_onnx
 
     contiguous = batch.contiguous()
     try:
         with TemporaryDirectory() as folder:
-            session = opened(write_onnx(model, [contiguous], Path(folder) / "model.onnx").path)
+            session = opened(write_onnx(model, [contiguous], Path(folder) / "model.onnx", multiple=multiple).path)
     except MissingExtraError as error:
         raise Unavailable(str(error)) from None
     given = {session.get_inputs()[0].name: contiguous.numpy()}
@@ -167,4 +168,5 @@ ENGINES: dict[str, Callable[[nn.Module, Tensor], Infer]] = {
     "eager": eager,
     "torch.compile": compiled,
     "ONNX Runtime": onnx_runtime,
+    "ONNX Runtime with multiples of 8": partial(onnx_runtime, multiple=8),
 }

@@ -12,14 +12,18 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..training.atomic import replacing
+from .align import align
 from .extras import needed
 from .program import Exported, cause, compared, program_of, quiet
 
 LARGEST = 2**31 - 2**24  # a file beyond two gigabytes would need others beside it
 
 
-def write_onnx(model: nn.Module, example: Sequence[Tensor], path: Path) -> Exported:
-    """Write an ONNX file and run it at once; a file that computes something else is not kept."""
+def write_onnx(model: nn.Module, example: Sequence[Tensor], path: Path, *, multiple: int = 1) -> Exported:
+    """Write an ONNX file and run it at once; a file that computes something else is not kept.
+
+    Convolutions are filled up with units of 0 to a `multiple`, for which runtimes may have faster kernels.
+    """
     needed("onnx", "an ONNX file")
     if sum(value.numel() * value.element_size() for value in model.state_dict().values()) > LARGEST:
         raise InputError("an ONNX file holds two gigabytes at most, and the model has more; write a .pt2 file instead")
@@ -34,9 +38,19 @@ def write_onnx(model: nn.Module, example: Sequence[Tensor], path: Path) -> Expor
         raise InputError(f"{type(model).__name__} cannot be written as ONNX: {cause(error)}") from None
     with replacing(path) as temporary:
         made.save(str(temporary))
+        if multiple > 1:
+            _fill_up(temporary, multiple)
         session = opened(temporary)
         differences = compared(model, example, lambda inputs: run(session, inputs), "the ONNX file")
     return Exported(path, path.stat().st_size, differences)
+
+
+def _fill_up(path: Path, multiple: int) -> None:
+    import onnx
+
+    proto = onnx.load(str(path))
+    align(proto, multiple)
+    onnx.save(proto, str(path))
 
 
 def opened(path: Path) -> Any:
