@@ -52,7 +52,19 @@ class Branches(torch.nn.Module):
         return y, self.head(self.deep(z).relu().mean((2, 3)))
 
 
-@pytest.mark.parametrize(("build", "widths"), [(convolutional, [8]), (Branches, [5, 5, 8, 3])])
+class Returned(torch.nn.Module):
+    """Units that a convolution reads, and that are an output as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = torch.nn.Conv2d(1, 5, 3), torch.nn.Conv2d(5, 3, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.one(x).relu()
+        return x, self.two(x)
+
+
+@pytest.mark.parametrize(("build", "widths"), [(convolutional, [8]), (Branches, [5, 5, 8, 3]), (Returned, [5, 3])])
 def test_units_are_filled_up_where_that_changes_nothing(build: type, widths: list[int], tmp_path: Path) -> None:
     model = build().eval()
     done = write_onnx(model, [IMAGES], tmp_path / "model.onnx", multiple=8)
