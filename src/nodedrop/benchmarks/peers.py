@@ -16,7 +16,7 @@ from .rivals import Outcome
 from .run import pictures
 
 CHANGES: dict[str, Any] = {
-    "network": "mnist-dense320", "images": 20_000, "epochs": 6, "batch": 64, "lam": 3e-3, "spare": 0.8, "toll": 0.5,
+    "network": "mnist-dense320", "images": 20_000, "epochs": 6, "batch": 64, "lam": 3e-3, "spare": 0.8, "toll": 0.25,
     "quiet": 0.5,
 }  # fmt: skip
 NORM: dict[str, Any] = {"batch_norm": True, "evidence": "batch-proved", "m": "batch", "lam": 5e-4, "spare": 0.0}

@@ -18,6 +18,7 @@ from torch.export import Dim, ExportedProgram
 from ..errors import CutError, InputError, NodeDropError
 from ..surgery.check import change, outputs
 from ..training.atomic import replacing
+from .pooling import pool_first_
 
 TOLERANCE = 1e-5
 BATCHES = (2, 5)
@@ -68,6 +69,7 @@ def program_of(model: nn.Module, example: Sequence[Tensor]) -> ExportedProgram:
     try:
         with quiet():
             program = torch.export.export(model, inputs, dynamic_shapes=_axes(model, len(inputs), batch), strict=False)
+            pool_first_(program)
             plain: ExportedProgram = program.run_decompositions(
                 {torch.ops.nodedrop.soft_clamped_relu.default: _soft_clamped_relu}
             )
