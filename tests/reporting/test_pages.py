@@ -63,6 +63,33 @@ def test_cifar_figures_have_the_papers_points_and_say_what_is_missing(results: P
     assert any("lost 1 whole layer (conv2) in 1 of 1 runs" in s for s in findings.for_topic(records, "cifar10"))
 
 
+def test_a_page_tells_how_far_training_got(results: Path) -> None:
+    for lam in (0.0, 1e-5):
+        cifar(results, lam=lam)
+    record = json.loads((results / "vgg16-0.json").read_text())
+    record["epochs"][-1]["train_error"] = 12.34
+    (results / "vgg16-0.json").write_text(json.dumps(record))
+    records, _ = read(results)
+    (said,) = (s for s in findings.for_topic(records, "cifar10") if "training images" in s)
+    assert "12.34 % on training images" in said
+    assert f"{record['test_error']:.2f} % on test images" in said
+    # 2 epochs of 300 images in batches of 100, the first 0.2 without penalty; the profile: 195 of 98 batches each.
+    assert "for 5 steps, where the profile `paper` has 19,110" in said
+
+
+def test_a_comparison_names_the_network_where_there_are_several(results: Path) -> None:
+    def said() -> list[str]:
+        return [s for s in findings.for_topic(read(results)[0], "activations") if "at the end:" in s]
+
+    assert all(s.startswith(("Without penalty", "λ = ")) for s in said())
+    cifar(results, lam=0.0)
+    record = json.loads((results / "vgg16-0.json").read_text())
+    record["recipe"]["activation"] = "soft"
+    (results / "soft.json").write_text(json.dumps(record))
+    assert sum(s.startswith("VGG16 without BN, without penalty") for s in said()) == 1
+    assert sum(s.startswith("Dense160, ") for s in said()) == len(said()) - 1
+
+
 def test_pages_hold_numbers_of_records_and_their_origin(results: Path, tmp_path: Path) -> None:
     (results / "notes").mkdir()
     (results / "notes" / "mnist.md").write_text("Fewer images were seen.\n")

@@ -56,6 +56,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         (
             Grid("cifar10-vgg16", (*VGG, 1e-2)),
             Grid("cifar10-vgg16-bn", VGG_BN),
+            Grid("cifar10-vgg16", (0.0,), changes=({"activation": "soft"},)),  # what the activation alone does
         ),
     ),
     "cifar10-table": Reproduction(

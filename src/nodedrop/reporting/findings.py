@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import ceil
+from statistics import mean
 
 from ..experiments.data import TEXT
+from ..experiments.recipes import EXPERIMENTS, Recipe
 from . import paper
 from .groups import Point, Series, Setting, Spread, compared, lam_of, name_of, points, settings, standard
 from .records import Record
 from .tables import DATA, NO_LOSS, longest, networks, rank, variant
 
+IMAGES = 50_000  # for training, of both CIFAR sets
 LARGE = 1e-5  # the λ that the paper recommends to start from
 
 
@@ -100,6 +104,7 @@ def _cifar(records: Sequence[Record], topic: str) -> Iterable[str]:
     for setting in settings(chosen):
         for one in setting.series:
             yield from _best_beside(one, setting, topic)
+            yield from _learning(one, setting)
     if topic == "cifar10":
         yield from _convergence(records)
     yield from _cuts(chosen)
@@ -135,6 +140,28 @@ def _best_beside(one: Series, setting: Setting, topic: str) -> Iterable[str]:
     yield text + "."
 
 
+def _learning(one: Series, setting: Setting) -> Iterable[str]:
+    """How far the dense network is from knowing its training images, and for how many steps units were pressed."""
+    if one.baseline is None or not one.points:
+        return
+    seen = [error for record in one.baseline.records if (error := record.epochs[-1].train_error) is not None]
+    if not seen:
+        return
+    text = (
+        f"{one.title}, {setting.title}: the dense network ends with an error of {mean(seen):.2f} % on training images, "
+        f"as the last epoch met them, and of {_percent(one.baseline.error)} on test images; "
+        f"the penalty acted for {_pressed(one.points[0].recipe):,} steps"
+    )
+    if setting.profile == "short" and setting.experiment in EXPERIMENTS:
+        text += f", where the profile `paper` has {_pressed(EXPERIMENTS[setting.experiment].paper):,}"
+    yield text + "."
+
+
+def _pressed(recipe: Recipe) -> int:
+    """Steps with a penalty. Without a number of its own, a run takes all images of its set."""
+    return round((recipe.epochs - recipe.quiet) * ceil((recipe.images or IMAGES) / recipe.batch))
+
+
 def _convergence(records: Sequence[Record]) -> Iterable[str]:
     """When accuracy is there, and what the size does after that."""
     record = longest(records)
@@ -155,11 +182,14 @@ def _convergence(records: Sequence[Record]) -> Iterable[str]:
 
 def _comparison(records: Sequence[Record], topic: str) -> Iterable[str]:
     by = "activation" if topic == "activations" else "form"
-    for setting in settings(compared(records, by)):
-        for members in networks(setting.records):
-            found = sorted(points(members), key=lambda point: rank(point, by))
-            for lam in sorted({point.lam for point in found}):
-                yield from _ranking([p for p in found if p.lam == lam], lam, by)
+    groups = [members for setting in settings(compared(records, by)) for members in networks(setting.records)]
+    for members in groups:
+        recipe = members[0].recipe
+        where = f"{name_of(recipe.network, batch_norm=recipe.batch_norm)}, " if len(groups) > 1 else ""
+        found = sorted(points(members), key=lambda point: rank(point, by))
+        for lam in sorted({point.lam for point in found}):
+            for words in _ranking([point for point in found if point.lam == lam], lam, by):
+                yield where + words[0].lower() + words[1:] if where else words
     yield from _cuts(compared(records, by))
     yield from _collapses(compared(records, by))
 
