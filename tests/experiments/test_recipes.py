@@ -6,6 +6,7 @@ from dataclasses import asdict, fields
 import pytest
 
 from nodedrop.errors import InputError
+from nodedrop.experiments.making import pressure
 from nodedrop.experiments.recipes import EXPERIMENTS, Recipe, baseline, changed, domain_of, recipe
 
 
@@ -47,7 +48,7 @@ WRONG = {
     "shift": ["-1"], "mirror": ["perhaps"],
     "optimizer": ["adm"], "momentum": ["1", "-0.1"], "weight_decay": ["-1"], "decay": ["linear", "8,", "a,b"],
     "form": ["l1"], "norm_form": ["l2"], "m": ["all", "0"], "spare": ["1", "-0.5"], "evidence": ["observed"],
-    "toll": ["-1", "inf"], "quiet": ["-1"], "fade": ["1.5"],
+    "toll": ["-1", "inf"], "quiet": ["-1"], "rest": ["-1"], "fade": ["1.5"],
     "least": ["0"], "evaluate": ["0"], "activation": ["gelu"], "batch_norm": ["2"], "width": ["0", "65"],
     "init": ["zeros"], "seed": ["-1"], "network": ["mnist-dense1"], "data": ["mnits"], "domain": ["0", "1,0", "0,inf"],
 }  # fmt: skip
@@ -75,3 +76,15 @@ def test_unknown_names_come_with_the_known_ones() -> None:
             call()
     with pytest.raises(InputError, match="nesterov needs a momentum"):
         recipe("mnist", changes={"optimizer": "nesterov", "momentum": "0"})
+    with pytest.raises(InputError, match="quiet and rest leave none of 3 epochs"):
+        recipe("mnist", changes={"epochs": "3", "quiet": "1", "rest": "2"})
+
+
+def test_the_penalty_acts_between_quiet_and_rest() -> None:
+    made = recipe("mnist", changes={"epochs": 10, "quiet": 1, "rest": 5, "fade": 0, "lam": 1e-3})
+    rates = [pressure(made, per_epoch=4)(step) for step in range(40)]
+    assert rates == [0.0] * 4 + [1e-3] * 16 + [0.0] * 20
+    fading = pressure(changed(made, {"fade": 0.4}), per_epoch=4)
+    assert (fading(4), fading(12)) == (1e-3, 1e-3)
+    assert 1e-5 < fading(19) < fading(13) < 1e-3
+    assert fading(20) == 0.0

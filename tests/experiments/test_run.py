@@ -141,6 +141,23 @@ def test_without_penalty_nothing_goes(mnist: Data, tmp_path: Path) -> None:
     assert (result["units"], result["parameters"], result["logit_change"]) == (160, 49850, 0.0)
 
 
+def test_the_dead_go_while_the_penalty_rests(mnist: Data, tmp_path: Path) -> None:
+    run = Run(replace(TINY, quiet=0.0, rest=1.0, fade=0.0), tmp_path, mnist)
+    run.open()
+    batches = len(run.batches)
+    steps = run.steps()
+    for _ in range(batches + 1):
+        next(steps)
+    assert run.drop.lam == 0.0
+    before = run.units
+    with torch.no_grad():
+        run.model.dense.bias[0] = -1e4
+    for _ in steps:
+        pass
+    assert run.units < before
+    assert run.model.dense.out_features == run.widths["dense"]
+
+
 def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
     made = recipe("mnist", changes=OWN)
     with locked(tmp_path):

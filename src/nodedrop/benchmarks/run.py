@@ -32,7 +32,7 @@ class Case:
 
 _MNIST = {"network": "mnist-dense320", "lam": 1.5e-3, "spare": 0.8, "toll": 0.5, "quiet": 0.1, "least": 50, "epochs": 8}
 CASES = {"MNIST Dense320": Case("mnist", _MNIST, 0.4, 0.2)}
-QUICK: dict[str, Any] = {"images": 300, "epochs": 2, "batch": 50, "least": 2, "width": 0.125}
+QUICK: dict[str, Any] = {"images": 300, "epochs": 2, "batch": 50, "least": 2, "width": 0.125, "rest": 0.0}
 
 
 def run(settings: Settings) -> dict[str, Any]:

@@ -77,11 +77,14 @@ def optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
 
 def pressure(recipe: Recipe, per_epoch: int) -> schedules.Schedule:
     """λ at each step."""
-    quiet, total = round(recipe.quiet * per_epoch), recipe.epochs * per_epoch
-    if not recipe.fade or not recipe.lam:
-        return schedules.warm_up(recipe.lam, quiet)
-    fading = round(recipe.fade * total)
-    return schedules.anneal(recipe.lam, recipe.lam / 100, fading, after=quiet, hold=max(total - fading - quiet, 0))
+    quiet, total = round(recipe.quiet * per_epoch), round((recipe.epochs - recipe.rest) * per_epoch)
+    if recipe.fade and recipe.lam:
+        fading = round(recipe.fade * total)
+        hold = max(total - fading - quiet, 0)
+        rate = schedules.anneal(recipe.lam, recipe.lam / 100, fading, after=quiet, hold=hold)
+    else:
+        rate = schedules.warm_up(recipe.lam, quiet)
+    return schedules.until(rate, total) if recipe.rest else rate
 
 
 def rate(recipe: Recipe, per_epoch: int) -> Callable[[int], float]:

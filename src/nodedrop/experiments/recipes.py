@@ -52,7 +52,8 @@ class Recipe:
     toll: float = 0.0  # power of what a unit costs in multiply-adds that its layer's λ is multiplied by
     evidence: str = "proved"
     quiet: float = 0.0  # epochs without penalty at the start
-    fade: float = 0.0  # share of the run, at its end, over which λ falls to a hundredth
+    rest: float = 0.0  # epochs without penalty at the end
+    fade: float = 0.0  # share of the run before `rest`, at its end, over which λ falls to a hundredth
     least: int = 20  # steps from one look for dead units to the next
     evaluate: int = 1  # epochs from one look at the test set to the next
 
@@ -245,6 +246,8 @@ def _check(made: Recipe) -> None:
             raise InputError(f"{name} must be {wanted}, not {value!r}")
     if made.optimizer == "nesterov" and made.momentum == 0:
         raise InputError("the optimizer nesterov needs a momentum above 0")
+    if made.rest and made.quiet + made.rest >= made.epochs:
+        raise InputError(f"quiet and rest leave none of {made.epochs} epochs for the penalty")
     own_values = {"activation": "", "init": "", "width": 1.0, "batch_norm": False}
     if is_own(made.network):
         for name, plain in own_values.items():
@@ -311,6 +314,7 @@ _WANTED: dict[str, Rule] = {
     "toll": (lambda value: 0 <= value < math.inf, "at least 0"),
     "evidence": _one_of(("proved", "batch-proved")),
     "quiet": (lambda value: 0 <= value < math.inf, "at least 0"),
+    "rest": (lambda value: 0 <= value < math.inf, "at least 0"),
     "fade": (lambda value: 0 <= value <= 1, "from 0 to 1"),
     "least": _least(1),
     "evaluate": _least(1),

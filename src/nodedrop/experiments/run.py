@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,7 @@ class Run:
         )  # fmt: skip
         self._count()
         self.dense, self.units_dense = self.parameters, self.units
+        self._begins = round(recipe.quiet * per_epoch) if recipe.lam else inf  # to look for dead units
         self.tally, self.pace = _Tally(), Pace(recipe.least, max(per_epoch, recipe.least))
         self._written = time.monotonic()
 
@@ -214,7 +216,7 @@ class Run:
             tally.wrong += wrong
             tally.seen += labels.numel()
             tally.seconds += time.perf_counter() - start
-            if self.drop.lam > 0 and self.pace.due():
+            if self.drop.step >= self._begins and self.pace.due():
                 start = time.perf_counter()
                 self.pace.saw(self._cut())
                 tally.cutting += time.perf_counter() - start

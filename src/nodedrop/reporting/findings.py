@@ -159,7 +159,7 @@ def _learning(one: Series, setting: Setting) -> Iterable[str]:
 
 def _pressed(recipe: Recipe) -> int:
     """Steps with a penalty. Without a number of its own, a run takes all images of its set."""
-    return round((recipe.epochs - recipe.quiet) * ceil((recipe.images or IMAGES) / recipe.batch))
+    return round((recipe.epochs - recipe.quiet - recipe.rest) * ceil((recipe.images or IMAGES) / recipe.batch))
 
 
 def _convergence(records: Sequence[Record]) -> Iterable[str]:

@@ -14,7 +14,7 @@ from .records import VARIED, Record
 
 LONG = "cifar10-vgg16-long"  # the experiment of the convergence figure
 # Values that a dense run does not use.
-PENALTY = ("C", "norm_form", "m", "spare", "toll", "evidence", "quiet", "fade", "least")
+PENALTY = ("C", "norm_form", "m", "spare", "toll", "evidence", "quiet", "rest", "fade", "least")
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,16 @@ def anneal(start: float, end: float, steps: int, *, after: int = 0, hold: int = 
     return rate
 
 
+def until(schedule: Schedule, steps: int) -> Schedule:
+    """A schedule for some steps, then no penalty: what is left learns undisturbed.
+
+    >>> rate = until(warm_up(1e-3, steps=100), steps=500)
+    >>> rate(99), rate(499), rate(500)
+    (0.0, 0.001, 0.0)
+    """
+    return lambda step: schedule(step) if step < steps else 0.0
+
+
 def _check(lam: float) -> None:
     value: object = lam
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < inf:
