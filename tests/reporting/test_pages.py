@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 import pytest
 
 from nodedrop.errors import InputError
-from nodedrop.reporting import figures, findings, pages
+from nodedrop.reporting import benchmarks, figures, findings, pages
 from nodedrop.reporting.figures import style
 from nodedrop.reporting.records import read
 from nodedrop.reporting.topics import missing
 
+ROOT = Path(__file__).parents[2]
 TOPICS = ("mnist", "activations", "penalties")
 
 
@@ -57,9 +58,11 @@ def test_cifar_figures_have_the_papers_points_and_say_what_is_missing(results: P
     assert list(theirs.get_ydata()) == [14.14, 13.27, 13.76, 90.00]
     assert any("collapsed" in text.get_text() for text in share.texts)
     assert any("nodedrop reproduce cifar10-lambda" in text.get_text() for text in absent.texts)
-    sentences = missing(records, "cifar10")
-    assert any("VGG16 with BN" in s and "nodedrop reproduce cifar10-lambda" in s for s in sentences)
-    assert any("DenseNet-40 without BN" in s and "nodedrop reproduce cifar10-table" in s for s in sentences)
+    one, two, three = missing(records, "cifar10")
+    assert one.startswith("`nodedrop reproduce cifar10-lambda --missing`, profile `short`, has 15 of 15 runs to make: ")
+    assert one.endswith(" and 11 more.")
+    assert "has 10 of 23 runs to make: cifar10-densenet40-lam0-seed0, " in two  # the others are those of the first
+    assert three.endswith("has 1 of 1 runs to make: cifar10-vgg16-long-lam1e-05-seed0.")
     assert any("lost 1 whole layer (conv2) in 1 of 1 runs" in s for s in findings.for_topic(records, "cifar10"))
 
 
@@ -105,12 +108,22 @@ def test_pages_hold_numbers_of_records_and_their_origin(results: Path, tmp_path:
     assert "nodedrop report" in mnist
     assert "batch 100 for 50" in mnist
     assert "Fewer images were seen." in mnist
-    assert "no test prediction" in mnist
+    assert "units were left for a cut after the last epoch" in mnist
     assert all(path.exists() for path in made)
     for picture in figures.for_topic(records, "mnist"):
         assert f"({picture.name}.svg)" in mnist
     again = {path.name: path.read_bytes() for path in pages.write(records, tmp_path / "docs", results)}
     assert again == {path.name: path.read_bytes() for path in made}
+
+
+def test_the_pages_of_the_repository_are_those_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    records, problems = read(Path("results"))
+    assert problems == []
+    for name, text in pages.texts(records, Path("docs/results"), Path("results")).items():
+        assert Path(f"docs/results/{name}.md").read_text(encoding="utf-8") == text, "not written anew"
+    page, _ = benchmarks.text_of(Path("results/bench"), Path("docs/benchmarks.md"))
+    assert Path("docs/benchmarks.md").read_text(encoding="utf-8") == page, "not written anew"
 
 
 def test_the_best_without_loss_is_the_smallest_within_a_tenth_of_a_point(results: Path) -> None:

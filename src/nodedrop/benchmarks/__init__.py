@@ -18,6 +18,7 @@ NAMES = {
     "inference": "a compact network beside the dense one and its share of multiply-adds",
     "active": "ReLU units that are always on, and how many of them could be merged",
     "growth": "steps, memory, analysis and cuts as networks grow",
+    "demo": "the demonstration: size, error and time",
     "run": "a whole NodeDrop run beside a whole dense one: MNIST",
     "cifar": "a whole NodeDrop run beside a whole dense one: CIFAR-10, whose folder --data-dir names",
     "kept": "what the cuts of a run keep for a checker beside one checkpoint",

@@ -60,13 +60,15 @@ def run(settings: Settings) -> dict[str, Any]:
     rounds, shapes = settings.rounds, [(4, *shape[1:]) for shape in MAPS] if settings.quick else MAPS
     for count in (1, 2):
         for layout, memory_format in LAYOUTS.items():
+            case = f"{layout}, threads {count}"
+            settings.tell(f"beside ReLU, {case}", len(times) / (2 * len(LAYOUTS) + 1))
             with threads(count):
                 maps = [passes(sides, shape, memory_format, rounds * REPEATS) for shape in shapes]
-            case = f"{layout}, threads {count}"
             times[case] = together(maps)
             fastest[case] = {side: [min(taken[side]) for taken in maps] for side in sides}
             title = f"Dense320, batch 256, {case}: SoftClampedReLU beside ReLU, forward and backward"
             figures.append(ratio(title, times[case], "soft", "relu", LIMIT))
+    settings.tell("other ways to compute it", len(times) / (len(times) + 1))
     ways, others = tried(rounds, shapes[0], compiled=not settings.quick)
     status = kernels.status()
     built = {"native": status.native, "threads": status.threads}

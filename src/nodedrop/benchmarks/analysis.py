@@ -25,11 +25,13 @@ def run(settings: Settings) -> dict[str, Any]:
     example = images("vgg16", 2)
     model = build("vgg16", activation="relu", width=0.06 if settings.quick else 1.0)
     step = stepper(model, images("vgg16", 4 if settings.quick else 64))
+    settings.tell("beside a training step", 0.0)
     times = interleaved({"analysis": Session(model, example, Options()).analysis, "step": step}, settings.rounds)
     title = "VGG16: analysis after tracing beside a training step at batch 64"
     figures = [ratio(title, times, "analysis", "step", 0.1)]
     scales = QUICK if settings.quick else SCALES
     models = {name: build("vgg16", activation="relu", width=scale) for name, scale in scales.items()}
+    settings.tell("as the network grows", 0.5)
     growth = interleaved({n: Session(m, example, Options()).analysis for n, m in models.items()}, settings.rounds)
     rows = [
         {"name": name, "parameters": parameters(models[name]), "seconds": statistics.median(seconds)}

@@ -26,6 +26,7 @@ def run(settings: Settings) -> dict[str, Any]:
     model = build("vgg16", width=width)
     drop = NodeDrop(model, None, images("vgg16", 2), lam=1e-9, check_inputs=False)
     step = stepper(model, images("vgg16", BATCH), drop)
+    settings.tell("beside a training step", 0.0)
     times = interleaved({"data": lambda: next(batches), "step": step}, settings.rounds)
     shares = [data / (data + step) for data, step in zip(times["data"], times["step"], strict=True)]
     title = f"CIFAR-10, VGG16 at width {width:g}, batch {BATCH}: share of loading and augmentation in a step"

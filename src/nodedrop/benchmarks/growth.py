@@ -14,7 +14,7 @@ from ..experiments.networks import build
 from ..intake import Options
 from ..session import Session
 from ..training import NodeDrop
-from .analysis import QUICK, SCALES
+from .analysis import FLAT, QUICK, SCALES, steepest
 from .harness import Figure, Settings, document, interleaved, single
 from .step import pair
 from .steps import images, multiply_adds, parameters, peak
@@ -82,22 +82,24 @@ def timed_cut(model: nn.Module, drop: NodeDrop) -> float:
 
 
 def compared(steps: list[Row], cuts: list[Row]) -> list[Figure]:
-    """Ratios of ratios between the two ends."""
+    """Steps by ratios of ratios between the two ends; analysis and cuts by what a parameter costs, at its dearest."""
 
-    def grown(rows: list[Row], ours: str, own: str) -> float:
-        return (rows[-1][ours] / rows[0][ours]) / (rows[-1][own] / rows[0][own])
+    def grown(ours: str, own: str) -> float:
+        return (steps[-1][ours] / steps[0][ours]) / (steps[-1][own] / steps[0][own])
+
+    def dearer(ours: str) -> float:
+        return steepest([{"parameters": row["parameters"], "seconds": row[ours]} for row in cuts])
 
     span = f"VGG16 from width × {steps[0]['width']:g} to × {steps[-1]['width']:g}"
     sizes = f"VGG16 from {short(cuts[0])} to {short(cuts[-1])} parameters"
     return [
         single(f"{span}: growth of a NodeDrop step's time over growth of a plain step's",
-               grown(steps, "nodedrop_seconds", "plain_seconds"), LIMIT),
+               grown("nodedrop_seconds", "plain_seconds"), LIMIT),
         single(f"{span}: growth of a NodeDrop step's peak memory over growth of a plain step's",
-               grown(steps, "nodedrop_bytes", "plain_bytes"), LIMIT),
-        single(f"{sizes}: growth of the analysis's time over growth of the parameters",
-               grown(cuts, "analysis_seconds", "parameters"), LIMIT),
-        single(f"{sizes}: growth of a cut's time over growth of the parameters",
-               grown(cuts, "cut_seconds", "parameters"), LIMIT),
+               grown("nodedrop_bytes", "plain_bytes"), LIMIT),
+        *(single(f"{sizes}: largest growth of the cost per parameter of {what}", dearer(ours), FLAT)
+          for what, ours in (("the analysis", "analysis_seconds"), ("a cut", "cut_seconds"),
+                             ("the first cut", "first_cut_seconds"))),
     ]  # fmt: skip
 
 

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from ..experiments.machine import machine
-from ..training.atomic import replacing
+from ..training.atomic import make_folder, replacing
 
+FEW = 4  # so many have no middle half worth the name
 Times = dict[str, list[float]]
 Tell = Callable[[str, float], None]
 
@@ -45,7 +46,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Figure:
-    """One ratio with the limit it must keep, and its spread over the rounds (the middle half of them).
+    """One ratio with the limit it must keep, and its spread over the rounds: the middle half of them, or all of few.
 
     Where `unit` is not empty, it is no ratio, but so many of these.
     """
@@ -83,10 +84,16 @@ def ratio(name: str, times: Times, side: str, base: str, limit: float | None = N
     return figure(name, [a / b for a, b in zip(times[side], times[base], strict=True)], limit)
 
 
-def figure(name: str, ratios: list[float], limit: float | None = None) -> Figure:
-    """A figure from one ratio per round."""
-    quarters = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else [ratios[0]] * 3
-    return Figure(name, statistics.median(ratios), quarters[0], quarters[2], limit)
+def figure(name: str, ratios: list[float], limit: float | None = None, unit: str = "") -> Figure:
+    """A figure from one ratio per round.
+
+    >>> figure("of two seeds", [0.39, 0.41])
+    Figure(name='of two seeds', ratio=0.4, low=0.39, high=0.41, limit=None, unit='')
+    """
+    low, high = min(ratios), max(ratios)
+    if len(ratios) > FEW:
+        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return Figure(name, statistics.median(ratios), low, high, limit, unit)
 
 
 def single(name: str, value: float, limit: float | None = None, unit: str = "") -> Figure:
@@ -98,7 +105,7 @@ def document(name: str, settings: Settings, figures: list[Figure], **details: An
     """A record: the figures, what else was measured, and on what."""
     return {
         "benchmark": name,
-        "command": f"nodedrop bench {name}{' --quick' if settings.quick else ''}",
+        "command": command(name, settings),
         "quick": settings.quick,
         "machine": machine(),
         "figures": [{**asdict(item), "kept": item.kept} for item in figures],
@@ -106,10 +113,24 @@ def document(name: str, settings: Settings, figures: list[Figure], **details: An
     }
 
 
+def command(name: str, settings: Settings) -> str:
+    """What measures this again.
+
+    >>> with threads(1):
+    ...     command("peers", Settings(seeds=3, changes={"toll": 0.5}))
+    'nodedrop bench peers --threads 1 --seeds 3 --set toll=0.5'
+    """
+    words = ["nodedrop", "bench", name, "--threads", str(torch.get_num_threads())]
+    for option, now, usual in (("--rounds", settings.rounds, Settings.rounds), ("--seeds", settings.seeds, 1)):
+        words += [option, str(now)] if now != usual else []
+    for key, value in settings.changes.items():
+        words += ["--set", f"{key}={value}"]
+    return " ".join([*words, *(["--quick"] if settings.quick else [])])
+
+
 def write(record: Mapping[str, Any], folder: Path) -> Path:
     """Store a record under the benchmark's name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{record['benchmark']}.json"
+    path = make_folder(folder) / f"{record['benchmark']}.json"
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return path

@@ -114,9 +114,8 @@ def figures_of(title: str, case: Case, rows: list[dict[str, Any]]) -> list[Figur
     cutting = [row["nodedrop"]["cutting"] / row["nodedrop"]["seconds"] for row in rows]
     excess = [row["nodedrop"]["test_error"] - row["dense"]["test_error"] for row in rows]
     epochs = rows[0]["recipe"]["epochs"]
-    error = figure(f"{title}: test error above the dense network's", excess, case.points)
     return [
         figure(f"{title}, {epochs} epochs: whole NodeDrop run beside whole dense ReLU run", times, case.limit),
-        replace(error, unit="points"),
+        figure(f"{title}: test error above the dense network's", excess, case.points, "points"),
         figure(f"{title}: share of the NodeDrop run that goes into looking and cutting", cutting, CUTTING),
     ]

@@ -41,6 +41,7 @@ def bench(
 
     from ..benchmarks.harness import Settings, write
     from ..reporting.benchmarks import write as write_page
+    from ..training.atomic import make_folder
 
     chosen = names or ([] if page is not None else list(NAMES))
     for name in chosen:
@@ -50,11 +51,13 @@ def bench(
         raise InputError("the figures of --quick mean nothing and are not recorded; leave --results and --page out")
     if threads:
         torch.set_num_threads(threads)
+    if results is not None:
+        make_folder(results)  # better to know before hours of work if it cannot be
     given, console, made = settings(changes), Console(stderr=as_json), list[dict[str, Any]]()
     for name in chosen:
         with Stages(name) as stages:
             made.append(benchmark(name)(Settings(rounds, seeds, quick, given, record, data_dir, stages.tell)))
-        if results is not None:
+        if results is not None and made[-1]["figures"]:
             write(made[-1], results)
         show(made[-1], console)
     if page is not None:

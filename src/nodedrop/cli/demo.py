@@ -34,9 +34,11 @@ def demo(
     import torch
 
     from ..experiments.demo import Demonstration
+    from ..export.extras import needed
     from ..reporting.demo import write_page
     from ..reporting.html import view, write_html
 
+    needed("report", "the page of the demonstration")
     if threads:
         torch.set_num_threads(threads)
     console = Console(stderr=as_json)

@@ -82,8 +82,10 @@ class Experiment:
 _MNIST = Recipe(part=128, evaluate=4)
 _MNIST_SHORT = replace(_MNIST, epochs=2, batch=50, part=0, lr=2e-3, decay="cosine", quiet=0.2, fade=0.5, evaluate=1)
 # Inputs lie in [0, 1], as the condition assumes; the published code normalised them, which voids it. Without batch norm
-# the optimizer is the published code's, Adam with batches of 512 (text: SGD at 0.1), with it the text's in the code's
-# Nesterov form, with its weight decay. The first epochs without penalty, too, are from the code.
+# the optimizer is the published code's, Adam (text: SGD at 0.1), and VGG16's batches of 512 are, too; with it the
+# text's in the code's Nesterov form, with its weight decay. DenseNet's batches of 64 are those of the original
+# DenseNet, to which the text refers. The first epochs without penalty, too, are from the code. Both networks start from
+# Kaiming's weights (code: Xavier's for VGG16, torch's for DenseNet), and so learn without batch norm as well.
 _VGG = Recipe(
     network="vgg16", data="cifar10", epochs=200, batch=512, shift=4, mirror=True, optimizer="adam", lr=1e-3,
     decay="80,130", quiet=5, evaluate=2,

@@ -51,6 +51,10 @@ REPRODUCTIONS: dict[str, Reproduction] = {
             Grid("mnist-long", (1e-3,), SIZES[:-1], changes=({"spare": 0.8},)),
         ),
     ),
+    "exactness": Reproduction(
+        "MNIST: what a single cut of all dead units, at the end, changes on the test set (the paper's title)",
+        (Grid("mnist", (1e-3,), (SIZES[0], SIZES[2]), changes=({"least": 10**6},)),),
+    ),
     "cifar10-lambda": Reproduction(
         "CIFAR-10: VGG16 with and without batch norm over λ (figure 3)",
         (
@@ -85,7 +89,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         (Grid("cifar10-vgg16-long", (1e-5,)),),
     ),
     "activations": Reproduction(
-        "MNIST: ClampedReLU gets stuck at its two flat regions, SoftClampedReLU does not (section 3.2)",
+        "MNIST: does ClampedReLU get stuck at its two flat regions, and SoftClampedReLU not (section 3.2)?",
         (
             Grid("mnist", (0.0,), changes=({}, {"activation": "soft"}, {"activation": "clamped"})),
             Grid("mnist", (1e-5, 1e-4), changes=({}, {"activation": "clamped"}, {"activation": "relu"})),

@@ -319,7 +319,10 @@ class Run:
         """The last cut, measured on the test set; the model and the result, written."""
         stuck = self.stuck()
         before = after = self.logits()
-        if self.recipe.lam > 0 and self._cut():
+        start = time.perf_counter()
+        removed = self._cut() if self.recipe.lam > 0 else 0.0
+        cutting = time.perf_counter() - start
+        if removed:
             after = self.logits()
         self.ledger.begin()
         scale = max(float(before.abs().max()), 1e-30)
@@ -344,7 +347,7 @@ class Run:
             "widths": self.widths,
             "collapsed": list(self.drop.events[-1].collapsed) if self.drop.events else [],
             "seconds": rows[-1]["seconds"],
-            "cutting": rows[-1]["cutting"],
+            "cutting": rows[-1]["cutting"] + cutting,
             "epochs": [{k: v for k, v in row.items() if k not in ("step", "lr", "stuck")} for row in rows],
         }
         save(self.model, self.folder / "model.safetensors")

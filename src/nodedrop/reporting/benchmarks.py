@@ -45,18 +45,24 @@ def read(folder: Path) -> dict[str, Record]:
 
 def write(folder: Path, path: Path) -> list[Path]:
     """Write the page, and its figure beside it."""
-    records = read(folder)
-    if not records:
+    if not read(folder):
         raise InputError(f"'{folder}' holds no record of a benchmark; measure first: nodedrop bench --results {folder}")
     make_folder(path.parent)
-    pictures = [picture(records["growth"], f"{path.stem}-growth")] if "growth" in records else []
+    text, pictures = text_of(folder, path)
     made = [file for item in pictures for file in draw(item, path.parent)]
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return [path, *made]
+
+
+def text_of(folder: Path, path: Path) -> tuple[str, list[Picture]]:
+    """The page, and the figures that go beside it."""
+    records = read(folder)
+    pictures = [picture(records["growth"], f"{path.stem}-growth")] if "growth" in records else []
     notes = folder.parent / NOTES / "benchmarks.md"
     words = notes.read_text(encoding="utf-8").strip() if notes.exists() else ""
     command = f"nodedrop bench --results {folder.as_posix()} --page {path.as_posix()}"
-    with replacing(path) as temporary:
-        temporary.write_text(page(records, command, words, pictures), encoding="utf-8")
-    return [path, *made]
+    return page(records, command, words, pictures), pictures
 
 
 def page(records: Mapping[str, Record], command: str, notes: str = "", pictures: Sequence[Picture] = ()) -> str:
@@ -65,9 +71,10 @@ def page(records: Mapping[str, Record], command: str, notes: str = "", pictures:
     missed = [item["name"] for item in limited if not item["kept"]]
     parts = [
         "# Benchmarks",
-        f"*Generated from records by `{command}`; every number comes from them. Do not edit.*",
-        "Both sides of a ratio run in one process, in turns, so that whatever else the machine does falls on both. A "
-        "figure is the median over rounds, with the middle half of them beside it.",
+        f"*Generated from records by `{command}`; every number in the tables comes from them. Do not edit.*",
+        "Both sides of a ratio run in one process, in turns, so that whatever else the machine does falls on both; "
+        "only peers run one after another. A figure is the median over rounds, with the middle half of them beside it, "
+        "or all where there are few.",
         f"{len(limited) - len(missed)} of {len(limited)} figures that have a limit keep it."
         + (" Missed:\n\n" + "\n".join(f"- {name}" for name in missed) if missed else ""),
     ]
@@ -208,6 +215,16 @@ def _active(record: Record) -> Iterator[Table]:
     yield Table("Where they are", heads, tuple(tuple(row[name] for name in names) for row in record["layers"]))
 
 
+def _demo(record: Record) -> Iterator[Table]:
+    names = ("seed", "parameters_dense", "parameters", "test_error", "wall", "cuts", "cut_change")
+    heads = (
+        Column("seed", "d"), Column("parameters at the start", ",d"), Column("at the end", ",d"),
+        Column("test error, %", ".2f"), Column("seconds", ".0f"), Column("cuts", "d"),
+        Column("largest change by a cut", ".1e"),
+    )  # fmt: skip
+    yield Table("Demonstrations", heads, tuple(tuple(row[name] for name in names) for row in record["runs"]))
+
+
 DETAILS: dict[str, Callable[[Record], Iterator[Table]]] = {
     "activation": _activation,
     "step": _step,
@@ -215,6 +232,7 @@ DETAILS: dict[str, Callable[[Record], Iterator[Table]]] = {
     "inference": _inference,
     "active": _active,
     "growth": _growth,
+    "demo": _demo,
     "run": _run,
     "cifar": _run,
     "peers": _peers,

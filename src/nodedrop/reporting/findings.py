@@ -25,13 +25,19 @@ def for_topic(records: Sequence[Record], topic: str) -> list[str]:
 
 def _mnist(records: Sequence[Record], topic: str) -> Iterable[str]:
     found = settings(standard(records, topic))
-    for setting in found:
+    for setting in sorted(found, key=_promise):
         yield from _best_of_sizes(setting)
     for setting in found:
         yield from _sizes(setting)
         yield from _range(setting)
     yield from _cuts(standard(records, topic))
     yield from _collapses(standard(records, topic))
+
+
+def _promise(setting: Setting) -> tuple[bool, float]:
+    """Recipes as they stand before changed ones, and of these the strongest removal first."""
+    bests = [best.removed.mean for one in setting.series if (best := one.best(NO_LOSS["mnist"])) is not None]
+    return bool(setting.overrides), -max(bests, default=0.0)
 
 
 def _best_of_sizes(setting: Setting) -> Iterable[str]:
@@ -232,14 +238,25 @@ def _cuts(records: Sequence[Record]) -> Iterable[str]:
         chosen = [record for record in cut if record.recipe.batch_norm == normed]
         if not chosen:
             continue
-        changed = sum(record.predictions_changed for record in chosen)
         runs = f"{len(chosen)} runs {'with' if normed else 'without'} batch norm"
-        text = (
-            f"The last cut of the {runs} changed {changed or 'no'} test prediction{'s' if changed > 1 else ''}; the "
-            f"largest change of a logit, relative to the largest logit, is {max(r.logit_change for r in chosen):.1e}."
-        )
-        largest = max(record.eval_change for record in chosen)
-        yield text + (f" Cuts during training changed outputs in eval mode by up to {largest:.1e}." if largest else "")
+        last = [record for record in chosen if record.cut_last > 0]
+        text = f"In {len(last) or 'none'} of the {runs} units were left for a cut after the last epoch"
+        if last:
+            changed = sum(record.predictions_changed for record in last)
+            text += (
+                f" ({sum(record.cut_last for record in last)} in all). Of the test set's predictions it changed "
+                f"{changed or 'none'}, of its logits none by more than {max(r.logit_change for r in last):.1e} of the "
+                f"largest"
+            )
+        yield text + "."
+        shown, silent = (max(of(record) for record in chosen) for of in (_shown, lambda record: record.eval_change))
+        modes = f"in training mode, and by at most {silent:.1e} in eval mode" if normed else "in either mode"
+        yield f"No cut of the {runs} changed outputs for an example by more than {shown:.1e} of the largest {modes}."
+
+
+def _shown(record: Record) -> float:
+    """By how much any cut changed the outputs for the example that it was checked with."""
+    return record.cut_change or 0.0
 
 
 def _collapses(records: Sequence[Record]) -> Iterable[str]:

@@ -21,22 +21,29 @@ def write(records: Sequence[Record], folder: Path, results: Path) -> list[Path]:
     """Write a page for every topic that has finished runs, its figures beside it, and an index of them."""
     make_folder(folder)
     made: list[Path] = []
+    for name, text in texts(records, folder, results).items():
+        if name in TOPICS:
+            for picture in figures.for_topic(records, name):
+                made += figures.write(picture, folder, ("svg",))
+        made.append(_save(folder / f"{name}.md", text))
+    return made
+
+
+def texts(records: Sequence[Record], folder: Path, results: Path) -> dict[str, str]:
+    """The pages, by topic, and their index."""
+    found: dict[str, str] = {}
     entries = []
     for topic in TOPICS:
         own = [record for record in present(records, topic) if record.finished]
-        if not own:
-            continue
-        pictures = figures.for_topic(records, topic)
-        for picture in pictures:
-            made += figures.write(picture, folder, ("svg",))
-        notes = results / NOTES / f"{topic}.md"
-        words = notes.read_text(encoding="utf-8").strip() if notes.exists() else ""
-        origin = _origin(results, folder, TOPICS[topic].reproductions)
-        made.append(_save(folder / f"{topic}.md", page(records, topic, origin, pictures, words)))
-        entries.append((topic, own))
+        if own:
+            notes = results / NOTES / f"{topic}.md"
+            words = notes.read_text(encoding="utf-8").strip() if notes.exists() else ""
+            origin = _origin(results, folder, TOPICS[topic].reproductions)
+            found[topic] = page(records, topic, origin, figures.for_topic(records, topic), words)
+            entries.append((topic, own))
     if entries:
-        made.append(_save(folder / "index.md", index(records, _origin(results, folder), entries)))
-    return made
+        found["index"] = index(records, _origin(results, folder), entries)
+    return found
 
 
 def page(

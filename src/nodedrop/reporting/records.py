@@ -56,6 +56,7 @@ class Record:
     cutting: float
     epochs: tuple[Epoch, ...]
     test_loss: float | None = None
+    cut_change: float | None = None
     stuck_at_start: int | None = None
     stuck: int | None = None
     finished: bool = True
@@ -69,6 +70,11 @@ class Record:
     def activation(self) -> str:
         """By name, the network's own resolved."""
         return self.recipe.activation or ("relu" if self.recipe.batch_norm else "soft")
+
+    @property
+    def cut_last(self) -> int:
+        """Units that the last cut removed, which is made after the last epoch and measured on the whole test set."""
+        return self.epochs[-1].units - self.units
 
     @property
     def removed(self) -> float:
@@ -163,7 +169,7 @@ def _record(path: Path) -> Record:
     return Record(
         name=str(name), experiment=str(experiment), profile=str(profile), command=str(found.get("command") or ""),
         recipe=recipe, epochs=epochs, test_loss=found.get("test_loss"), stuck_at_start=found.get("stuck_at_start"),
-        stuck=found.get("stuck"), **values,
+        stuck=found.get("stuck"), cut_change=found.get("cut_change"), **values,
     )  # fmt: skip
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..errors import InputError
 from ..experiments.data import TEXT
-from ..functional import PENALTY_FORMS
-from . import paper
-from .groups import compared, name_of, standard
+from ..experiments.reproduce import jobs_of
+from .groups import compared, standard
 from .records import Record
-from .tables import ACTIVATIONS, longest
+from .tables import longest
+
+SHOWN = 4  # names of runs, before the rest is counted
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ TOPICS: dict[str, Topic] = {
         "MNIST: choosing λ, and starting sizes",
         "Five networks of one shape and different widths, over λ: the paper's two MNIST figures. It finds that error "
         "hardly depends on λ over orders of magnitude, and that different starts end near the same size.",
-        ("mnist-lambda", "mnist-sizes", "mnist-long"),
+        ("mnist-lambda", "mnist-sizes", "mnist-long", "exactness"),
     ),
     "cifar10": Topic(
         "CIFAR-10: VGG16 and DenseNet-40",
@@ -82,30 +84,17 @@ def rest(records: Sequence[Record]) -> list[Record]:
 
 
 def missing(records: Sequence[Record], topic: str) -> list[str]:
-    """Sentences on what the paper has and the records have not."""
-    found = [record for record in present(records, topic) if record.finished]
-    wanted = {
-        "mnist": [(f"mnist-{name.lower()}", False) for name in paper.content()["mnist_widths"]],
-        "cifar10": [("vgg16", False), ("vgg16", True), ("densenet40", False), ("densenet40", True)],
-        "cifar100": [("vgg16", True), ("densenet40", True)],
-        "text": [("text-transformer", False)],
-    }
-    sentences = []
-    for network, norm in wanted.get(topic, []):
-        own = [r for r in found if (r.recipe.network, r.recipe.batch_norm) == (network, norm)]
-        command = TOPICS[topic].reproductions[0]
-        if topic == "cifar10" and network != "vgg16":
-            command = "cifar10-table"
-        lacks = "run" if not any(not r.dense for r in own) else "baseline" if not any(r.dense for r in own) else ""
-        if lacks:
-            name = name_of(network, batch_norm=norm)
-            sentences.append(f"There is no {lacks} of {name} yet; `nodedrop reproduce {command}` makes it.")
-    if topic == "cifar10" and longest(records) is None:
-        sentences.append("There is no run for the convergence curve yet; `nodedrop reproduce convergence` makes it.")
-    if topic == "activations":
-        lacking = [name for key, name in ACTIVATIONS.items() if not any(r.activation == key for r in found)]
-    elif topic == "penalties":
-        lacking = [name for name in PENALTY_FORMS if not any(r.recipe.form == name for r in found)]
-    else:
-        return sentences
-    return [f"There is no run with {name} yet; `nodedrop reproduce {topic}` makes it." for name in lacking]
+    """A sentence for each reproduction of which runs of the profile `short` have no record."""
+    held = {record.recipe for record in records if record.finished}
+    sentences, told = [], set[str]()
+    for name in TOPICS[topic].reproductions:
+        jobs = jobs_of(name, "short", [0], Path())
+        lacking = [job.name for job in jobs if job.recipe not in held and job.name not in told]
+        told.update(lacking)
+        if lacking:
+            listed = ", ".join(lacking[:SHOWN]) + (f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else "")
+            sentences.append(
+                f"`nodedrop reproduce {name} --missing`, profile `short`, has {len(lacking)} of {len(jobs)} runs "
+                f"to make: {listed}."
+            )
+    return sentences
