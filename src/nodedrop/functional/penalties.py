@@ -264,7 +264,8 @@ def _scaled(units: Tensor, lo: PerInput, hi: PerInput) -> list[Tensor]:
             found += [units] if sign > 0 else []
             continue
         scale = sign * spread_inputs(end, units, name)
-        if not bool(scale.isfinite().all()):
+        finite = math.isfinite(end) if isinstance(end, int | float) else bool(scale.isfinite().all())
+        if not finite:  # a number is asked as one, so that no device has to be waited for
             raise InputError(f"{name} must be finite: it scales the weight of each input.")
         found.append(units * (sign * scale.clamp(min=0)))
     return found
