@@ -42,7 +42,7 @@ types: $(VENV)/.dev ## mypy, strict on src
 docs: $(VENV)/.dev ## build the documentation as a site
 	$(BIN)/mkdocs build --strict --site-dir build/site
 
-bench: $(VENV)/.core ## measure, and write the records to results/bench
+bench: $(VENV)/.dev ## measure, and write the records to results/bench
 	$(BIN)/nodedrop bench --results results/bench
 
 clean: ## remove .venv, caches and build output

@@ -31,7 +31,8 @@ def test_a_sweep_fills_a_table_and_reports_what_failed(tmp_path: Path) -> None:
     assert len(lines) == 2
     assert lines[0].startswith("[1/2] mnist-lam1e-03-seed0-")
     assert any("failed: RuntimeError: out of luck" in line for line in lines)
-    assert any("24 units, 483 parameters" in line for line in lines)
+    assert any("24 units          483 parameters" in line for line in lines)
+    assert len({line.index("test error" if "test error" in line else "failed") for line in lines}) == 1
     assert "failed" in done.stdout
     again = run(*arguments[:4], f"{TARGET}:net", *arguments[5:], "--json")
     assert again.exit_code == 0

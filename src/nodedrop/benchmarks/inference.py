@@ -35,6 +35,11 @@ class Subject:
     widths: tuple[int, ...]
     options: Mapping[str, Any]
 
+    @property
+    def title(self) -> str:
+        width = self.options.get("width", 1.0)
+        return self.network if width == 1 else f"{self.network} at width {width:g}"
+
 
 # What runs left: three epochs on MNIST at λ = 1e-3, and twelve on CIFAR-10 at λ = 1e-4 with ReLU.
 SUBJECTS = (
@@ -64,7 +69,7 @@ def compared(subject: Subject, settings: Settings, figures: list[Figure], missin
     adds = {side: multiply_adds(model, batch) for side, model in models.items()}
     times: dict[str, Times] = {}
     for number, (name, prepare) in enumerate(ENGINES.items()):
-        settings.tell(f"{subject.network}, {name}", number / len(ENGINES))
+        settings.tell(f"{subject.title}, {name}", number / len(ENGINES))
         if name == "torch.compile" and settings.quick:
             missing[name] = "left out, since compiling takes longer than a quick look may"
             continue
@@ -75,7 +80,7 @@ def compared(subject: Subject, settings: Settings, figures: list[Figure], missin
         except Unavailable as error:
             missing[name] = str(error)
             continue
-        title = f"{subject.network}, {name}, batch {len(batch)}"
+        title = f"{subject.title}, {name}, batch {len(batch)}"
         figures += beside(title, times[name], adds["compact"] / adds["dense"])
     counts = {side: parameters(model) for side, model in models.items()}
     made = {"network": subject.network, "options": dict(subject.options), "widths": list(subject.widths)}

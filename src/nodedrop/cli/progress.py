@@ -140,11 +140,11 @@ def _figures(progress: Progress) -> str:
 
 
 def summary(result: Mapping[str, Any]) -> str:
-    """A run's outcome in a line."""
+    """A run's outcome in a line, as wide as that of others: lines that come one by one make a table."""
     factor = result["parameters_dense"] / max(result["parameters"], 1)
     return (
-        f"test error {result['test_error']:.2f} %, {result['units']} of {result['units_dense']} units, "
-        f"{result['parameters']:,} parameters ({factor:.1f}× fewer), {result['seconds']:.0f} s"
+        f"test error {result['test_error']:5.2f} %  {result['units']:>5} of {result['units_dense']} units  "
+        f"{result['parameters']:>11,} parameters  {factor:>6.1f}× fewer  {result['seconds']:>6.0f} s"
     )
 
 

@@ -117,6 +117,7 @@ def run_all(
     for folder in {jobs[0].folder.parent, *folders}:
         _check_folder(folder)
     found: dict[str, Outcome] = {}
+    longest = max(len(job.name) for job in jobs)
     placed = [replace(job, data_dir=data_dir) for job in jobs]
     try:
         # Engines of others print as they like; standard output is for the outcome alone.
@@ -127,7 +128,8 @@ def run_all(
                     found[outcome.job.name] = outcome
                     runs.end(outcome.job.name)
                     said = summary(outcome.result) if outcome.result else f"{outcome.status}: {outcome.message}"
-                    runs.say(f"[{len(found)}/{len(jobs)}] {outcome.job.name}: {said}")
+                    place = f"[{len(found):>{len(str(len(jobs)))}}/{len(jobs)}]"
+                    runs.say(f"{place} {outcome.job.name:<{longest}}  {said}")
                     ended(outcome.job, outcome)
     except KeyboardInterrupt:
         again = shlex.join(["nodedrop", *sys.argv[1:]])
