@@ -182,11 +182,13 @@
     at("headline").textContent = run.collapsed.length
       ? `λ = ${run.lam} was too large: ${run.collapsed.join(", ")} lost all units`
       : `${factor.toFixed(1)}× fewer parameters at ${percent(run.error)} test error`;
-    const exact = run.logit_change > 0 ? `changed no logit by more than ${run.logit_change.toExponential(1)} of the largest` : "changed no logit at all";
+    const exact = run.cut_change > 0 ? `by more than ${run.cut_change.toExponential(1)} of the largest` : "at all";
     at("told").textContent =
       `${run.network} on ${run.data}, λ = ${run.lam}: ${number(run.units)} of ${number(run.units_dense)} units and ` +
-      `${number(run.parameters)} of ${number(run.parameters_dense)} parameters are left. The last cut ${exact}, and ` +
-      `${number(run.changed)} predictions on the test set.${run.finished ? "" : " The run has not ended."}`;
+      `${number(run.parameters)} of ${number(run.parameters_dense)} parameters are left. ` +
+      (run.finished
+        ? `No cut changed an output ${exact}; the last one changed ${number(run.changed)} predictions on the test set.`
+        : "The run has not ended.");
     at("legend").textContent = run.traced
       ? "Each square is a unit, at the place it had at first. It fades when it is proved dead and removed."
       : "Each square is a unit. This run has no ledger, so it is known how many left by the end of each epoch, but not which: they are shown to leave from the end.";

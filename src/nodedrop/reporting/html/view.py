@@ -40,7 +40,7 @@ class RunView:
             "name": record.name, "network": record.recipe.network, "data": record.recipe.data,
             "lam": record.recipe.lam, "seed": record.recipe.seed, "finished": record.finished,
             "error": record.test_error, "error_before": record.test_error_before_cut,
-            "changed": record.predictions_changed, "logit_change": record.logit_change,
+            "changed": record.predictions_changed, "cut_change": max(record.cut_change or 0.0, record.logit_change),
             "parameters": record.parameters, "parameters_dense": record.parameters_dense,
             "units": record.units, "units_dense": record.units_dense, "seconds": record.seconds,
             "cutting": record.cutting, "machine": dict(record.machine), "command": record.command,
