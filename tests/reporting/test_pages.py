@@ -116,6 +116,18 @@ def test_pages_hold_numbers_of_records_and_their_origin(results: Path, tmp_path:
     assert again == {path.name: path.read_bytes() for path in made}
 
 
+def test_a_single_cut_at_the_end_is_told_apart_from_tables(results: Path) -> None:
+    before = pages.texts(read(results)[0], results, results)["mnist"]
+    record = json.loads((results / "mnist" / "run1.json").read_text())
+    record["recipe"]["least"], record["units"], record["logit_change"] = 10**6, record["epochs"][-1]["units"] - 3, 5e-8
+    (results / "once.json").write_text(json.dumps(record))
+    after = pages.texts(read(results)[0], results, results)["mnist"]
+    said = next(line for line in after.splitlines() if "units were left for a cut after" in line)
+    assert "(3 in all)" in said
+    assert "5.0e-08" in said
+    assert after.partition("## Tables")[2] == before.partition("## Tables")[2]
+
+
 def test_the_pages_of_the_repository_are_those_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     records, problems = read(Path("results"))

@@ -9,7 +9,7 @@ from statistics import mean
 from ..experiments.data import TEXT
 from ..experiments.recipes import EXPERIMENTS, Recipe
 from . import paper
-from .groups import Point, Series, Setting, Spread, compared, lam_of, name_of, points, settings, standard
+from .groups import Point, Series, Setting, Spread, compared, lam_of, name_of, once, points, settings, standard
 from .records import Record
 from .tables import DATA, NO_LOSS, longest, networks, rank, variant
 
@@ -30,7 +30,7 @@ def _mnist(records: Sequence[Record], topic: str) -> Iterable[str]:
     for setting in found:
         yield from _sizes(setting)
         yield from _range(setting)
-    yield from _cuts(standard(records, topic))
+    yield from _cuts([*standard(records, topic), *once(records, topic)])
     yield from _collapses(standard(records, topic))
 
 

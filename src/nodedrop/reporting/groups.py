@@ -13,6 +13,7 @@ from ..experiments.recipes import EXPERIMENTS, Recipe
 from .records import VARIED, Record
 
 LONG = "cifar10-vgg16-long"  # the experiment of the convergence figure
+ONCE = 10**5  # steps: who looks for dead units no more often cuts at the end alone
 # Values that a dense run does not use.
 PENALTY = ("C", "norm_form", "m", "spare", "toll", "evidence", "quiet", "rest", "fade", "least")
 
@@ -234,7 +235,13 @@ def _rest(record: Record, but: Sequence[str]) -> tuple[Any, ...]:
 def standard(records: Iterable[Record], data: str) -> list[Record]:
     """Runs of the method as the paper has it, on one data set, made for its tables."""
     tabled = [name for name in EXPERIMENTS if name != LONG]
-    return [r for r in records if r.recipe.data == data and r.experiment in tabled and _plainly(r)]
+    found = [r for r in records if r.recipe.data == data and r.experiment in tabled and _plainly(r)]
+    return [record for record in found if record.recipe.least < ONCE]
+
+
+def once(records: Iterable[Record], data: str) -> list[Record]:
+    """Runs on one data set with a single cut, after the last epoch."""
+    return [record for record in records if record.recipe.data == data and record.recipe.least >= ONCE]
 
 
 def compared(records: Sequence[Record], by: str) -> list[Record]:
