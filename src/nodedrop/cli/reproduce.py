@@ -30,7 +30,7 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            help="mnist-lambda, mnist-sizes, mnist-long, cifar10-lambda, cifar10-table, cifar100-table, "
+            help="mnist-lambda, mnist-sizes, mnist-long, exactness, cifar10-lambda, cifar10-table, cifar100-table, "
             "convergence, activations, penalties or text."
         ),
     ],

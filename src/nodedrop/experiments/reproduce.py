@@ -53,7 +53,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     ),
     "exactness": Reproduction(
         "MNIST: what a single cut of all dead units, at the end, changes on the test set (the paper's title)",
-        (Grid("mnist", (1e-3,), SIZES[:1], changes=({"least": 10**6},)),),
+        (Grid("mnist", (1e-3,), (SIZES[0], SIZES[2]), changes=({"least": 10**6},)),),
     ),
     "cifar10-lambda": Reproduction(
         "CIFAR-10: VGG16 with and without batch norm over λ (figure 3)",
