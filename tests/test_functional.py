@@ -345,6 +345,10 @@ def test_every_kind_of_penalty_spares() -> None:
         assert most == sorted(most, reverse=True)
         assert len(set(most)) == 4
         assert compute(spare=0.99) == 0, "of six units, six are spared"
+        assert compute(spare=0.3, multiple=2) == compute(spare=0.3), "two is a multiple of two"
+        assert compute(spare=0.3, multiple=4) == compute(spare=0.6), "four of six"
+        assert compute(spare=0.9, multiple=4) == compute(spare=0.6), "eight would be all six, so four"
+        assert compute(spare=0.3, multiple=8) == compute(spare=1) == 0, "there are no eight"
 
 
 @pytest.mark.parametrize("m", [1, 64, 100.0])
@@ -403,8 +407,10 @@ DENSE, ROW = torch.zeros(3, 4), torch.zeros(4)
 BAD_INPUT: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: penalty(DENSE, form="l1"), "form must be one of paper, one-sided, .*, got 'l1'"),
     (lambda: penalty_bn(ROW, ROW, 4, form="l2"), "form must be one of paper, one-sided, got 'l2'"),
-    (lambda: penalty(DENSE, spare=1.0), "spare must be from 0 on and below 1, got 1.0"),
-    (lambda: penalty_bn(ROW, ROW, 4, spare=-0.1), "spare must be from 0 on and below 1, got -0.1"),
+    (lambda: penalty(DENSE, spare=1.1), "spare must be from 0 to 1, got 1.1"),
+    (lambda: penalty_bn(ROW, ROW, 4, spare=-0.1), "spare must be from 0 to 1, got -0.1"),
+    (lambda: penalty(DENSE, spare=0.5, multiple=0), "multiple must be at least 1, got 0"),
+    (lambda: penalty(DENSE, multiple=2), "multiple=2 rounds .*, so it needs spare above 0"),
     (lambda: penalty(DENSE, C=0.0), "C must be positive and finite, got 0.0"),
     (lambda: penalty(DENSE, C=math.nan), "C must be positive and finite, got nan"),
     (lambda: penalty_bn(ROW, ROW, 4, C=-1), "C must be positive and finite, got -1"),

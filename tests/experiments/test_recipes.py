@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 import pytest
 
 from nodedrop.errors import InputError
-from nodedrop.experiments.making import pressure
+from nodedrop.experiments.making import pressure, spared
 from nodedrop.experiments.recipes import EXPERIMENTS, Recipe, baseline, changed, domain_of, recipe
 
 
@@ -47,8 +47,8 @@ WRONG = {
     "epochs": ["0", "1.5", "x"], "batch": ["1"], "part": ["-1"], "images": ["-1"],
     "shift": ["-1"], "mirror": ["perhaps"],
     "optimizer": ["adm"], "momentum": ["1", "-0.1"], "weight_decay": ["-1"], "decay": ["linear", "8,", "a,b"],
-    "form": ["l1"], "norm_form": ["l2"], "m": ["all", "0"], "spare": ["1", "-0.5"], "evidence": ["observed"],
-    "toll": ["-1", "inf"], "quiet": ["-1"], "rest": ["-1"], "fade": ["1.5"],
+    "form": ["l1"], "norm_form": ["l2"], "m": ["all", "0"], "spare": ["1.1", "-0.5"], "evidence": ["observed"],
+    "multiple": ["0", "1.5"], "toll": ["-1", "inf"], "quiet": ["-1"], "rest": ["-1"], "fade": ["1.5"],
     "least": ["0"], "evaluate": ["0"], "activation": ["gelu"], "batch_norm": ["2"], "width": ["0", "65"],
     "init": ["zeros"], "seed": ["-1"], "network": ["mnist-dense1"], "data": ["mnits"], "domain": ["0", "1,0", "0,inf"],
 }  # fmt: skip
@@ -88,3 +88,6 @@ def test_the_penalty_acts_between_quiet_and_rest() -> None:
     assert (fading(4), fading(12)) == (1e-3, 1e-3)
     assert 1e-5 < fading(19) < fading(13) < 1e-3
     assert fading(20) == 0.0
+    rounding = changed(made, {"spare": 0.7, "multiple": 8})
+    assert [spared(rounding, 4)(step) for step in (0, 19, 20, 39)] == [0.7, 0.7, 1.0, 1.0]
+    assert [pressure(rounding, 4)(step) for step in (3, 19, 39)] == [0.0, 1e-3, 1e-3], "on units beyond a multiple"

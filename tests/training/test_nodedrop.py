@@ -339,18 +339,38 @@ def test_a_collapse_can_be_an_error() -> None:
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
-@pytest.mark.parametrize(("spare", "left"), [(0.0, 0), (0.5, 1)])
-def test_no_layer_loses_its_last_unit_if_some_are_spared(spare: float, left: int) -> None:
+@pytest.mark.parametrize(
+    ("spare", "multiple", "left"), [(0.0, 1, 0), (0.5, 1, 1), (0.7, 1, 3), (0.5, 4, 4), (0.7, 4, 12), (0.5, 16, 16)]
+)
+def test_a_layer_comes_to_rest_at_the_units_that_are_spared(spare: float, multiple: int, left: int) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    model = nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Linear(20, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    drop = NodeDrop(model, optimizer, torch.rand(2, 3), lam=1.0, spare=spare, on_collapse="allow")
-    for _ in range(200):
+    drop = NodeDrop(
+        model, optimizer, torch.rand(2, 3), lam=1.0, spare=spare, multiple=multiple, on_collapse="allow"
+    )  # fmt: skip
+    for _ in range(300):
         optimizer.zero_grad()
         drop.penalty().backward()
         optimizer.step()
         drop.drop()
     assert drop.widths["0"] == left
+
+
+def test_the_share_that_is_spared_may_change_with_the_steps() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 21), nn.ReLU(), nn.Linear(21, 2))
+    nn.init.constant_(model[0].bias, 0.5)  # none is dead from the start
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    share = schedules.until(schedules.constant(1.0), steps=150, then=0.5)
+    drop = NodeDrop(model, optimizer, torch.rand(2, 3), lam=1.0, spare=share, multiple=4)
+    for expected in (20, 4):
+        for _ in range(150):
+            optimizer.zero_grad()
+            drop.penalty().backward()
+            optimizer.step()
+            drop.drop()
+        assert drop.widths["0"] == expected
 
 
 def test_batch_proved_units_go_and_the_change_in_eval_mode_is_stated() -> None:
@@ -481,7 +501,9 @@ def test_bad_input() -> None:
     for options, words in [
         ({"lam": -1.0}, "λ must be a number from 0 on"),
         ({"C": 0.0}, "C must be above 0"),
-        ({"spare": 1.0}, "spare must be from 0 on and below 1"),
+        ({"spare": 1.5}, "spare must be from 0 to 1"),
+        ({"spare": 0.5, "multiple": 0}, "multiple must be at least 1"),
+        ({"multiple": 8}, "multiple=8 rounds the number of units that are spared, so it needs spare above 0"),
         ({"toll": -0.5}, "toll must be at least 0"),
         ({"m": "pixels"}, "m must be"),
         ({"on_collapse": "ignore"}, "on_collapse"),

@@ -16,6 +16,7 @@ NAMES = {
     "cost": "penalty and drop beside a plain training step; steps after a cut",
     "data": "loading and augmenting batches beside the step that uses them",
     "inference": "a compact network beside the dense one and its share of multiply-adds",
+    "widths": "training steps at odd widths and at multiples of 8",
     "active": "ReLU units that are always on, and how many of them could be merged",
     "growth": "steps, memory, analysis and cuts as networks grow",
     "demo": "the demonstration: size, error and time",

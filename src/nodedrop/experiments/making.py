@@ -84,7 +84,13 @@ def pressure(recipe: Recipe, per_epoch: int) -> schedules.Schedule:
         rate = schedules.anneal(recipe.lam, recipe.lam / 100, fading, after=quiet, hold=hold)
     else:
         rate = schedules.warm_up(recipe.lam, quiet)
-    return schedules.until(rate, total) if recipe.rest else rate
+    then = recipe.lam if recipe.multiple > 1 else 0.0
+    return schedules.until(rate, total, then) if recipe.rest else rate
+
+
+def spared(recipe: Recipe, per_epoch: int) -> schedules.Schedule:
+    """The share of units that are spared at each step: all of them, but for those beyond a multiple, in `rest`."""
+    return schedules.until(lambda step: recipe.spare, round((recipe.epochs - recipe.rest) * per_epoch), then=1.0)
 
 
 def rate(recipe: Recipe, per_epoch: int) -> Callable[[int], float]:

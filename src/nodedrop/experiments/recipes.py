@@ -49,10 +49,11 @@ class Recipe:
     norm_form: str = "paper"
     m: str = "elements"
     spare: float = 0.0  # share of each layer's units that the penalty leaves alone
+    multiple: int = 1  # of which the number of these units is one
     toll: float = 0.0  # power of what a unit costs in multiply-adds that its layer's λ is multiplied by
     evidence: str = "proved"
     quiet: float = 0.0  # epochs without penalty at the start
-    rest: float = 0.0  # epochs without penalty at the end
+    rest: float = 0.0  # epochs without penalty at the end, but for units beyond a multiple
     fade: float = 0.0  # share of the run before `rest`, at its end, over which λ falls to a hundredth
     least: int = 20  # steps from one look for dead units to the next
     evaluate: int = 1  # epochs from one look at the test set to the next
@@ -312,7 +313,8 @@ _WANTED: dict[str, Rule] = {
     "form": _one_of(PENALTY_FORMS),
     "norm_form": _one_of(NORM_PENALTY_FORMS),
     "m": (_is_count, "elements, batch, channels or a number above 1"),
-    "spare": (lambda value: 0 <= value < 1, "from 0 on and below 1"),
+    "spare": (lambda value: 0 <= value <= 1, "from 0 to 1"),
+    "multiple": _least(1),
     "toll": (lambda value: 0 <= value < math.inf, "at least 0"),
     "evidence": _one_of(("proved", "batch-proved")),
     "quiet": (lambda value: 0 <= value < math.inf, "at least 0"),

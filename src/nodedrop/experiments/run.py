@@ -22,7 +22,7 @@ from .data import Batches, Data
 from .interrupt import Interruption
 from .lock import locked
 from .machine import machine
-from .making import count_of, data_of, example, network, optimizer, pressure, rate, scaled
+from .making import count_of, data_of, example, network, optimizer, pressure, rate, scaled, spared
 from .networks import ACTIVATIONS
 from .recipes import Recipe, complete, domain_of
 
@@ -148,8 +148,8 @@ class Run:
         self.drop = NodeDrop(
             self.model, self.optimizer, example(recipe, data, 4),
             lam=pressure(recipe, per_epoch), C=recipe.C, domain=None if data.text else domain_of(recipe),
-            form=recipe.form, norm_form=recipe.norm_form, m=count_of(recipe.m), spare=recipe.spare,
-            toll=recipe.toll, evidence=recipe.evidence,  # type: ignore[arg-type]
+            form=recipe.form, norm_form=recipe.norm_form, m=count_of(recipe.m), spare=spared(recipe, per_epoch),
+            multiple=recipe.multiple, toll=recipe.toll, evidence=recipe.evidence,  # type: ignore[arg-type]
             batch_size=recipe.batch, on_collapse="allow", check_inputs=False, ledger=self.ledger,
         )  # fmt: skip
         self._count()

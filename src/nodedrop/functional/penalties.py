@@ -112,6 +112,7 @@ def penalty(
     groups: int = 1,
     transposed: bool = False,
     spare: float = 0.0,
+    multiple: int = 1,
 ) -> Tensor:
     """Sum a penalty over a layer's units; times λ it is added to the loss.
 
@@ -121,7 +122,9 @@ def penalty(
     summed in float32.
 
     `spare` is the share of the units, those with the largest penalties, that is left out of the sum: the others are
-    driven out, and these learn undisturbed. Of any share above 0, at least one unit is spared.
+    driven out, and these learn undisturbed. Of any share above 0, at least one unit is spared. With `multiple`, the
+    number of those spared is rounded up to a multiple of it, or down where that would be all: a layer comes to rest at
+    such a width only. With `spare=1` it goes to the next one below.
 
     >>> weight = torch.tensor([[0.5, -2.0], [0.25, 0.25]])
     >>> bias = torch.tensor([0.0, -3.0])
@@ -135,21 +138,31 @@ def penalty(
     6.0
     >>> penalty(weight, bias, spare=0.5).item()  # the smaller of 1.5 and 2.5
     1.5
+    >>> penalty(weight, bias, spare=0.5, multiple=2).item()  # two units are a multiple of two, and none has to go
+    0.0
     """
     chosen = _choose(PENALTY_FORMS, form)
     _check_constant(C)
     units = _widen(split_units(weight, groups, transposed))
     scaled = _scaled(units, lo, hi)
     mass = sum((chosen.measure(part).sum(dim=(2, 3)).flatten() for part in scaled), units.new_zeros(()))
-    return _sum(chosen.join(mass, unit_bias(bias, units), C), spare)
+    return _sum(chosen.join(mass, unit_bias(bias, units), C), spare, multiple)
 
 
 def penalty_bn(
-    gamma: Tensor, beta: Tensor, m: float, *, C: float = 1.0, form: str = "paper", spare: float = 0.0
+    gamma: Tensor,
+    beta: Tensor,
+    m: float,
+    *,
+    C: float = 1.0,
+    form: str = "paper",
+    spare: float = 0.0,
+    multiple: int = 1,
 ) -> Tensor:
     """Sum the batch-norm penalty over units; `m` is the number of values per channel in one batch.
 
-    "paper" is `|γ|√m + |β+C|`, "one-sided" is `max(|γ|√m + β + C, 0)`; `spare` is that of `penalty`.
+    "paper" is `|γ|√m + |β+C|`, "one-sided" is `max(|γ|√m + β + C, 0)`; `spare` and `multiple` are those of
+    `penalty`.
 
     >>> gamma, beta = torch.tensor([0.5, -0.25]), torch.tensor([0.0, -3.0])
     >>> penalty_bn(gamma, beta, m=16).item()  # (2 + 1) + (1 + 2)
@@ -160,7 +173,7 @@ def penalty_bn(
     chosen = _choose(NORM_PENALTY_FORMS, form)
     _check_constant(C)
     check_norm_sizes(gamma, beta, m)
-    return _sum(chosen.join(_widen(gamma).abs() * math.sqrt(m), _widen(beta), C), spare)
+    return _sum(chosen.join(_widen(gamma).abs() * math.sqrt(m), _widen(beta), C), spare, multiple)
 
 
 def penalty_ln(
@@ -173,13 +186,14 @@ def penalty_ln(
     form: str = "paper",
     rms: bool = False,
     spare: float = 0.0,
+    multiple: int = 1,
 ) -> Tensor:
     """Sum the penalty over dense units that read a layer norm, or with `rms` an RMS norm.
 
     A normalised vector has `‖x̂‖₂ ≤ √d` and, for layer norm, zero mean. So `z = w·(g∘x̂ + β) + b` stays within
     `√d·‖P(w∘g)‖₂` of `w·β + b`, where `P` removes the mean (RMS norm: no `P`), whatever the norm reads.
     "paper" is `√d·‖P(w∘g)‖₂ + |w·β + b + C|`, "one-sided" is `max(√d·‖P(w∘g)‖₂ + w·β + b + C, 0)`; `spare`
-    is that of `penalty`.
+    and `multiple` are those of `penalty`.
 
     >>> weight, bias = torch.tensor([[3.0, 3.0, 3.0, 3.0]]), torch.tensor([-1.0])
     >>> penalty_ln(weight, bias, None, None).item()  # equal weights see only the mean, which is zero
@@ -203,7 +217,7 @@ def penalty_ln(
     if not rms:
         scaled = scaled - scaled.mean(dim=1, keepdim=True)
     radius = math.sqrt(width) * torch.linalg.vector_norm(scaled, dim=1)
-    return _sum(chosen.join(radius, centre, C), spare)
+    return _sum(chosen.join(radius, centre, C), spare, multiple)
 
 
 def penalty_gn(
@@ -218,12 +232,13 @@ def penalty_gn(
     rectified: bool = False,
     groups: int = 1,
     spare: float = 0.0,
+    multiple: int = 1,
 ) -> Tensor:
     """Sum the penalty over units that read a group norm over `count` values, or an instance norm.
 
     Each value lies within `r = |γ|√(count−1)` of β, so `z = w·x + b` stays within `|w|·r` of `w·β + b`. With
     `rectified`, an activation lies in between and x in `[0, max(r + β, 0)]`: the radius is `max(w,0)·max(r + β, 0)`,
-    the centre b. The forms and `spare` are those of `penalty_ln`.
+    the centre b. The forms, `spare` and `multiple` are those of `penalty_ln`.
 
     >>> weight, gamma, beta = torch.tensor([[0.5, -0.5]]), torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5])
     >>> penalty_gn(weight, None, gamma, beta, count=10).item()  # 3 + |0 + 1|
@@ -240,20 +255,32 @@ def penalty_gn(
     centre = unit_bias(bias, units)
     if rectified:
         most = spread_inputs(torch.relu(radius + shift), units, "the scale of the norm")
-        return _sum(chosen.join((torch.relu(units) * most).sum(dim=(2, 3)).flatten(), centre, C), spare)
+        return _sum(chosen.join((torch.relu(units) * most).sum(dim=(2, 3)).flatten(), centre, C), spare, multiple)
     reach = (units.abs() * spread_inputs(radius, units, "the scale of the norm")).sum(dim=(2, 3)).flatten()
     middle = (units * spread_inputs(shift, units, "the shift of the norm")).sum(dim=(2, 3)).flatten()
-    return _sum(chosen.join(reach, centre + middle, C), spare)
+    return _sum(chosen.join(reach, centre + middle, C), spare, multiple)
 
 
-def _sum(penalties: Tensor, spare: float) -> Tensor:
+def _sum(penalties: Tensor, spare: float, multiple: int) -> Tensor:
     """Of the units that are not spared."""
-    if not 0 <= spare < 1:
-        raise InputError(f"spare must be from 0 on and below 1, got {spare}.")
+    check_spare(spare, multiple)
     if spare == 0:
         return penalties.sum()
-    count = len(penalties) - math.ceil(spare * len(penalties))
-    return penalties.topk(count, largest=False, sorted=False).values.sum()
+    units = len(penalties)
+    spared = math.ceil(math.ceil(spare * units) / multiple) * multiple
+    if spared >= units:
+        spared = units // multiple * multiple or units
+    return penalties.topk(units - spared, largest=False, sorted=False).values.sum()
+
+
+def check_spare(spare: float, multiple: int) -> None:
+    """Refuse what `penalty` cannot take."""
+    if not 0 <= spare <= 1:
+        raise InputError(f"spare must be from 0 to 1, got {spare}.")
+    if multiple < 1:
+        raise InputError(f"multiple must be at least 1, got {multiple}.")
+    if spare == 0 < multiple - 1:
+        raise InputError(f"multiple={multiple} rounds the number of units that are spared, so it needs spare above 0.")
 
 
 def _scaled(units: Tensor, lo: PerInput, hi: PerInput) -> list[Tensor]:

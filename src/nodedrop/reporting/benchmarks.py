@@ -153,11 +153,19 @@ def _inference(record: Record) -> Iterator[Table]:
             for side in counts
         )
         heads = (Column("network"), Column("parameters", ",.0f"), Column("multiply-adds", ",.0f"))
-        width = row["options"].get("width", 1.0)
-        name = f"{row['network']} at width {width:g}" if width != 1 else row["network"]
         note = f"Cut to widths {', '.join(map(str, row['widths']))}."
         columns = (*heads, *(Column(f"{engine}, ms", ".2f") for engine in engines))
-        yield Table(f"Inference of a batch by {name}", columns, sides, (note,))
+        yield Table(f"Inference of a batch by {row['title']}", columns, sides, (note,))
+
+
+def _widths(record: Record) -> Iterator[Table]:
+    heads = (Column("layers"), Column("multiply-adds", ",.0f"), Column("step, ms", ".1f"))
+    for row in record["networks"]:
+        rows = tuple(
+            (", ".join(map(str, row["widths"].get(side, ["as built"]))), adds, 1e3 * statistics.median(times))
+            for (side, adds), times in zip(row["multiply_adds"].items(), row["seconds"].values(), strict=True)
+        )
+        yield Table(f"A training step of {row['network']}", heads, rows)
 
 
 def _growth(record: Record) -> Iterator[Table]:
@@ -231,6 +239,7 @@ DETAILS: dict[str, Callable[[Record], Iterator[Table]]] = {
     "analysis": _analysis,
     "inference": _inference,
     "active": _active,
+    "widths": _widths,
     "growth": _growth,
     "demo": _demo,
     "run": _run,

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from ..errors import CollapseError, CutError, InputError
+from ..functional.penalties import check_spare
 from ..intake import Options
 from ..ledger import LedgerFile
 from ..proof import Certificate, Evidence
@@ -82,10 +83,12 @@ class NodeDrop:
     of those with; `m` says what batch norm's bound counts: "elements" (N·H·W, sound), "batch" (the paper's text),
     "channels" (its published code) or a number. `spare` is the share of each layer's units that the penalty leaves
     alone, those farthest from dying: the others go sooner, and the penalty alone never takes a layer's last unit (0 in
-    the paper). `toll` puts more of the pressure where time is spent: each layer's λ is multiplied by what one of its
-    units costs in multiply-adds, beside the mean of all layers, to this power (0 in the paper, 0.5 is a good start
-    where speed counts). With `evidence="batch-proved"` units go as in the paper's NodeDrop-BN, and each event states
-    how much eval-mode outputs changed on `example_inputs` and on `samples`, if given.
+    the paper); it may be a schedule, too. Their number is rounded to a `multiple`, so that layers come to rest at
+    widths that suit the hardware (1 in the paper, 8 suits most processors). `toll` puts more of the pressure where time
+    is spent: each layer's λ is multiplied by what one of its units costs in multiply-adds, beside the mean of all
+    layers, to this power (0 in the paper, 0.5 is a good start where speed counts). With `evidence="batch-proved"` units
+    go as in the paper's NodeDrop-BN, and each event states how much eval-mode outputs changed on `example_inputs` and
+    on `samples`, if given.
 
     `dtype` is the precision of the forward pass where it is lower than the parameters', as under autocast: the proofs
     count its rounding. A layer that loses all its units is kept alive by one of them with a warning;
@@ -109,7 +112,8 @@ class NodeDrop:
         form: str = "paper",
         norm_form: str = "paper",
         m: BatchCount = "elements",
-        spare: float = 0.0,
+        spare: float | Schedule = 0.0,
+        multiple: int = 1,
         toll: float = 0.0,
         evidence: Evidence = "proved",
         batch_size: int | None = None,
@@ -125,7 +129,9 @@ class NodeDrop:
         ledger: str | os.PathLike[str] | LedgerFile | None = None,
     ) -> None:
         self._schedule: Schedule = lam if callable(lam) else constant(lam)
-        self._penalties = Penalties(C, form, norm_form, m, spare)
+        self._penalties = Penalties(C, form, norm_form, m, multiple)
+        self._spare: Schedule = spare if callable(spare) else lambda step: spare
+        check_spare(self._spare(0), multiple)
         if on_collapse not in ("keep", "error", "allow"):
             raise InputError(f"on_collapse must be 'keep', 'error' or 'allow', not {on_collapse!r}")
         if not 0 <= toll < math.inf:
@@ -205,9 +211,10 @@ class NodeDrop:
         """λ times the penalties of all layers, to be added to the loss; counts one step."""
         if self._watch is not None and self._watch.free:
             self._watch.check()
-        lam = self.lam
+        lam, spare = self.lam, self._spare(self.step)
         self.step += 1
-        terms = [factor * late(term) for factor, term in self._terms if lam * factor > 0] if lam > 0 else []
+        acting = [(factor, partial(term, spare=spare)) for factor, term in self._terms if lam * factor > 0]
+        terms = [factor * late(term) for factor, term in acting]
         nothing = torch.zeros((), device=next(self.model.parameters()).device, requires_grad=True)
         total = lam * torch.stack(terms).sum() if terms else nothing
         token = _Token()

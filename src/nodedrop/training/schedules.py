@@ -1,4 +1,4 @@
-"""λ over time, as functions from the number of penalties taken so far to λ."""
+"""λ over time, as functions from the number of penalties taken so far to λ; they serve for `spare`, too."""
 
 from __future__ import annotations
 
@@ -57,14 +57,17 @@ def anneal(start: float, end: float, steps: int, *, after: int = 0, hold: int = 
     return rate
 
 
-def until(schedule: Schedule, steps: int) -> Schedule:
-    """A schedule for some steps, then no penalty: what is left learns undisturbed.
+def until(schedule: Schedule, steps: int, then: float = 0.0) -> Schedule:
+    """A schedule for some steps, then another value, by default no penalty: what is left learns undisturbed.
 
     >>> rate = until(warm_up(1e-3, steps=100), steps=500)
     >>> rate(99), rate(499), rate(500)
     (0.0, 0.001, 0.0)
+    >>> share = until(constant(0.7), steps=500, then=1.0)
+    >>> share(499), share(500)
+    (0.7, 1.0)
     """
-    return lambda step: schedule(step) if step < steps else 0.0
+    return lambda step: schedule(step) if step < steps else then
 
 
 def _check(lam: float) -> None:

@@ -26,13 +26,11 @@ class Penalties:
     form: str
     norm_form: str
     m: BatchCount
-    spare: float
+    multiple: int
 
     def __post_init__(self) -> None:
         if not self.C > 0:
             raise InputError(f"C must be above 0, not {self.C}")
-        if not 0 <= self.spare < 1:
-            raise InputError(f"spare must be from 0 on and below 1, not {self.spare}")
         if not isinstance(self.m, int | float) and self.m not in ("elements", "batch", "channels"):
             raise InputError(f"m must be 'elements', 'batch', 'channels' or a number, not {self.m!r}")
         if self.form not in functional.PENALTY_FORMS:
@@ -44,8 +42,8 @@ class Penalties:
     def term(
         self, target: Target, tensors: Mapping[str, Tensor], batch: int, domain: Mapping[str, Interval]
     ) -> partial[Tensor]:
-        """One layer's, for training batches of this size and inputs of the network in this domain."""
-        return partial(self._form(target, tensors, batch, domain), C=self.C, spare=self.spare)
+        """One layer's, but for `spare`, for training batches of this size and inputs of the network in this domain."""
+        return partial(self._form(target, tensors, batch, domain), C=self.C, multiple=self.multiple)
 
     def _form(
         self, target: Target, tensors: Mapping[str, Tensor], batch: int, domain: Mapping[str, Interval]
