@@ -346,8 +346,8 @@ def test_every_kind_of_penalty_spares() -> None:
         assert len(set(most)) == 4
         assert compute(spare=0.99) == 0, "of six units, six are spared"
         assert compute(spare=0.3, multiple=2) == compute(spare=0.3), "two is a multiple of two"
-        assert compute(spare=0.3, multiple=4) == compute(spare=0.6), "four of six"
-        assert compute(spare=0.9, multiple=4) == compute(spare=0.6), "eight would be all six, so four"
+        assert compute(spare=0.3, multiple=4) == 2 * compute(spare=0.6), "four of six; the two count for a block"
+        assert compute(spare=0.9, multiple=4) == 2 * compute(spare=0.6), "eight would be all six, so four"
         assert compute(spare=0.3, multiple=8) == compute(spare=1) == 0, "there are no eight"
 
 

@@ -124,7 +124,8 @@ def penalty(
     `spare` is the share of the units, those with the largest penalties, that is left out of the sum: the others are
     driven out, and these learn undisturbed. Of any share above 0, at least one unit is spared. With `multiple`, the
     number of those spared is rounded up to a multiple of it, or down where that would be all: a layer comes to rest at
-    such a width only. With `spare=1` it goes to the next one below.
+    such a width only, with `spare=1` at the next one below. Whole blocks are what hardware computes, so the others, if
+    they do not fill theirs, count for as many as would: one unit beyond 24, with `multiple=8`, counts eightfold.
 
     >>> weight = torch.tensor([[0.5, -2.0], [0.25, 0.25]])
     >>> bias = torch.tensor([0.0, -3.0])
@@ -270,7 +271,9 @@ def _sum(penalties: Tensor, spare: float, multiple: int) -> Tensor:
     spared = math.ceil(math.ceil(spare * units) / multiple) * multiple
     if spared >= units:
         spared = units // multiple * multiple or units
-    return penalties.topk(units - spared, largest=False, sorted=False).values.sum()
+    pressed = units - spared
+    blocks = math.ceil(units / multiple) * multiple - spared  # as the hardware counts units
+    return penalties.topk(pressed, largest=False, sorted=False).values.sum() * (blocks / max(pressed, 1))
 
 
 def check_spare(spare: float, multiple: int) -> None:
