@@ -339,6 +339,15 @@ def test_a_collapse_can_be_an_error() -> None:
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
+def press(drop: NodeDrop, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """Train on the penalty alone."""
+    for _ in range(steps):
+        optimizer.zero_grad()
+        drop.penalty().backward()
+        optimizer.step()
+        drop.drop()
+
+
 @pytest.mark.parametrize(
     ("spare", "multiple", "left"), [(0.0, 1, 0), (0.5, 1, 1), (0.7, 1, 3), (0.5, 4, 4), (0.7, 4, 12), (0.5, 16, 16)]
 )
@@ -346,14 +355,9 @@ def test_a_layer_comes_to_rest_at_the_units_that_are_spared(spare: float, multip
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Linear(20, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    drop = NodeDrop(
-        model, optimizer, torch.rand(2, 3), lam=1.0, spare=spare, multiple=multiple, on_collapse="allow"
-    )  # fmt: skip
-    for _ in range(300):
-        optimizer.zero_grad()
-        drop.penalty().backward()
-        optimizer.step()
-        drop.drop()
+    options = {"spare": spare, "multiple": multiple, "on_collapse": "allow"}
+    drop = NodeDrop(model, optimizer, torch.rand(2, 3), lam=1.0, **options)
+    press(drop, optimizer, 300)
     assert drop.widths["0"] == left
 
 
@@ -365,11 +369,7 @@ def test_the_share_that_is_spared_may_change_with_the_steps() -> None:
     share = schedules.until(schedules.constant(1.0), steps=150, then=0.5)
     drop = NodeDrop(model, optimizer, torch.rand(2, 3), lam=1.0, spare=share, multiple=4)
     for expected in (20, 4):
-        for _ in range(150):
-            optimizer.zero_grad()
-            drop.penalty().backward()
-            optimizer.step()
-            drop.drop()
+        press(drop, optimizer, 150)
         assert drop.widths["0"] == expected
 
 
