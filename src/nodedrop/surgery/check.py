@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CutError
-from ..tracing.export import split_inputs, undisturbed
+from ..tracing.export import split_inputs
+from ..tracing.undisturbed import undisturbed
 
 # Largest accepted difference, relative to the largest output: a summation of other length rounds differently.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}

@@ -89,12 +89,13 @@ def _slice_everywhere(
 
 
 def sliced(tensor: Tensor, cuts: Sequence[Cut]) -> Tensor:
-    """A tensor after all its cuts; block-wise ones first, while the blocks are whole."""
-    layout = _memory_format(tensor)
+    """A tensor after all its cuts, in memory of its own; block-wise ones first, while the blocks are whole."""
+    whole, layout = tensor, _memory_format(tensor)
     for cut in sorted(cuts, key=lambda c: c.keep.dim(), reverse=True):
         keep = cut.keep.to(tensor.device)
         tensor = tensor.index_select(cut.axis, keep) if keep.dim() == 1 else _blockwise(tensor, cut, keep)
-    return tensor.clone(memory_format=layout)
+    fresh = tensor is not whole and layout is torch.contiguous_format and tensor.is_contiguous()
+    return tensor if fresh else tensor.clone(memory_format=layout)
 
 
 def _memory_format(tensor: Tensor) -> torch.memory_format:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import random
 import re
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -31,8 +29,8 @@ from .graph import (
     Program,
     Ref,
     canonical_names,
-    tensors_of,
 )
+from .undisturbed import draws, undisturbed, unmoved
 from .writes import as_values, counts, without_idle_dropout
 
 _KINDS = {
@@ -81,10 +79,10 @@ def trace(module: nn.Module, example_inputs: Any) -> Program:
 def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode) -> Graph:
     """Trace a module in one mode."""
     name = type(module).__name__
-    with _quiet(), undisturbed(module):
+    with _quiet(), unmoved(module):
         if module.training != (mode == "train"):
             module.train(mode == "train")
-        before = _draws()
+        before = draws()
         try:
             program = torch.export.export(module, args, kwargs, strict=False)
             without_idle_dropout(program)
@@ -93,7 +91,7 @@ def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
                 program = program.run_decompositions({})  # gives writes through views their data edges, but takes long
         except Exception as error:
             raise TraceError(_explain(module, mode, error)) from error
-        if _draws() != before:
+        if draws() != before:
             raise TraceError(
                 f"{name} cannot be traced in {mode} mode: its forward draws from Python's or NumPy's `random`, so one "
                 "trace does not tell what the next pass computes (use torch's random numbers, which are in the graph)"
@@ -107,44 +105,6 @@ def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
             "(move the selection out of the model, or multiply by a mask instead)"
         )
     return graph
-
-
-def _draws() -> tuple[Any, ...]:
-    """The state of the random numbers that are not torch's."""
-    numpy = sys.modules.get("numpy")
-    kind, keys, *rest = numpy.random.get_state() if numpy is not None else ("", None)
-    return random.getstate(), kind, None if keys is None else keys.tobytes(), tuple(rest)
-
-
-def _redraw(state: tuple[Any, ...]) -> None:
-    own, kind, keys, rest = state
-    random.setstate(own)
-    if keys is not None:
-        numpy = sys.modules["numpy"]
-        numpy.random.set_state((kind, numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
-
-
-@contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Put back, on leaving, what a forward pass may change: tensors, buffers, training flags, random state."""
-    flags = [(child, child.training, dict(child._buffers)) for child in module.modules()]
-    parameters = {id(parameter) for parameter in module.parameters()}
-    tensors = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors_of(module).values()]
-    state, devices = _draws(), sorted({t.device.index or 0 for t, *_ in tensors if t.device.type == "cuda"})
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        _redraw(state)
-        for child, flag, buffers in flags:
-            child.training = flag
-            child._buffers.clear()
-            child._buffers.update(buffers)
-        with torch.no_grad():
-            for tensor, version, value in tensors:
-                # statistics are updated behind the version counter's back
-                if tensor._version != version or (id(tensor) not in parameters and not torch.equal(tensor, value)):
-                    tensor.copy_(value)
 
 
 def _convert(
