@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from .bounds import Interval, bound
 from .bounds.domain import boxes
 from .errors import CollapseError, CutError, InputError
 from .intake import Options, batch_of, optimizers_of, probe, same_tensors, samples_of, tensor_inputs, usable
-from .planning import Account, Plan, Structure, account, disagreement, plan, shrink, structure
+from .planning import Plan, Structure, account, disagreement, plan, shrink, structure
 from .proof import Certificate, Certificates, observe, prove
 from .surgery import Transaction, change, compare, cut_, outputs
 from .tracing import Program, tensors_of, trace
@@ -270,9 +270,13 @@ class Session:
 
     def state(self) -> dict[str, Any]:
         """What the weights do not tell: original indices, and axes that failed a check. Plain data."""
-        origin = {_key(slot): kept for slot, kept in self.origin.items() if kept != list(range(len(kept)))}
+        origin = {_key(slot): kept for slot, kept in self._moved().items()}
         blocked = {_key(slot): reason for slot, reason in self._blocked_slots().items()}
         return {"origin": origin, "blocked": blocked, "proven": sorted(_key(slot) for slot in self._proven)}
+
+    def _moved(self) -> dict[tuple[str, int], list[int]]:
+        """Original indices along the tensor axes that were cut."""
+        return {slot: kept for slot, kept in self.origin.items() if kept != list(range(len(kept)))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave for a module of these widths."""
@@ -316,22 +320,8 @@ class Session:
         shapes = ", ".join(str(node.shape) for node in self.program.graphs[0].inputs if node.is_tensor)
         if not self._in_parts:
             notes.append(f"holds for inputs of shape {shapes}, and other batch sizes if samples are treated one by one")
-        accounts = account(self.structure, certificates, proposal, self.blocked, self.options.modes)
-        renamed = tuple(self._original(item) for item in accounts)
-        return Analysis(renamed, self.options.evidence, self.options.modes, tuple(notes))
-
-    def _original(self, item: Account) -> Account:
-        """An account with the indices its units had before any cut."""
-        layer = next((layer for layer in self.structure.layers if layer.name == item.layer), None)
-        origin = None if layer is None else self.origin.get((layer.weight, layer.axis))
-        if origin is None or origin == list(range(len(origin))):
-            return item
-        units = []
-        for unit in item.units:
-            index = origin[unit.index]
-            certificate = None if unit.certificate is None else replace(unit.certificate, index=index)
-            units.append(replace(unit, index=index, certificate=certificate))
-        return replace(item, units=tuple(units))
+        accounts = account(self.structure, certificates, proposal, self.blocked, self.options.modes, self._moved())
+        return Analysis(accounts, self.options.evidence, self.options.modes, tuple(notes))
 
     def _require_running(self) -> None:
         """The exporter alone would accept some examples that the module does not."""

@@ -70,8 +70,10 @@ def account(
     plan: Plan,
     blocked: Mapping[int, str],
     modes: tuple[str, ...],
+    origin: Mapping[tuple[str, int], list[int]],
 ) -> tuple[Account, ...]:
-    """One account per layer, in the order of the forward pass; `modes` are those the certificates speak of."""
+    """One account per layer, in the order of the forward pass; `modes` are those the certificates speak of, `origin`
+    the indices that units along a tensor's axis had before any cut, where they are others now."""
     accounts: dict[tuple[str, int, int], Account] = {}
     by_graph = {number: found[0] for number, found in group_certificates(structure, certificates).items()}
     fixed = {item.weight: item for item in structure.fixed}
@@ -80,7 +82,7 @@ def account(
         if key in accounts or (layer.weight in fixed and bool((layer.labels == FIXED).all())):
             continue
         same = [item for item in structure.layers if (item.weight, item.axis, int(item.places[0])) == key]
-        accounts[key] = _account(structure, by_graph, plan, blocked, layer, same, modes)
+        accounts[key] = _account(structure, by_graph, plan, blocked, layer, same, modes, origin)
     told = {weight for weight, _, _ in accounts}
     return (*_merged(accounts.values()), *(_whole(item) for item in fixed.values() if item.weight not in told))
 
@@ -107,6 +109,7 @@ def _account(
     layer: Layer,
     same: list[Layer],
     modes: tuple[str, ...],
+    origin: Mapping[tuple[str, int], list[int]],
 ) -> Account:
     owners = structure.representative[layer.labels]
     bound: Tensor | None = None
@@ -136,8 +139,9 @@ def _account(
     gone, kinds = plan.removed[owners].tolist(), plan.kinds[owners].tolist()
     missing = f"{without[0]} has no zero region" if without else "no activation with a zero region follows"
     edge = min(edges, default=0.0)
-    units = []
-    for k, (label, index) in enumerate(zip(owners.tolist(), layer.places.tolist(), strict=True)):
+    units, first = [], origin.get((layer.weight, layer.axis))
+    for k, (label, place) in enumerate(zip(owners.tolist(), layer.places.tolist(), strict=True)):
+        index = place if first is None else first[place]
         top = _finite(tops[k])
         if gone[k]:
             kind = KINDS[kinds[k]]

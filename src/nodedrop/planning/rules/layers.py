@@ -36,10 +36,9 @@ def add_layer(walk: Walk, node: Node, weight: Ref, units: Tensor | None, size: i
     none has. A single unit is fixed."""
     owners = parameters_of(walk, weight)
     labels = torch.full((size,), FIXED) if units is None else vector(units)
-    rest, seen = torch.full((size,), bool(owners)), set[int]()
-    for place, label in enumerate(labels.tolist()):  # a weight may have a parameter twice
-        rest[place] &= label == FIXED or label not in seen
-        seen.add(label)
+    placed = list(enumerate(labels.tolist()))
+    first = {label: place for place, label in reversed(placed)}  # a weight may have a parameter twice
+    rest = torch.tensor([bool(owners) and (u == FIXED or first[u] == place) for place, u in placed], dtype=torch.bool)
 
     def register(target: str, along: int, mine: Tensor, places: Tensor) -> None:
         name = layer_name(target)
