@@ -113,11 +113,15 @@ def test_both_sides_of_a_whole_run_are_alike(tmp_path: Path) -> None:
         (["run", "--quick", "--set", "lam"], "--set needs name=value"),
     ],
 )
-def test_mistakes_are_said_in_a_sentence(words: list[str], message: str) -> None:
+def test_mistakes_are_said_in_a_sentence_and_leave_nothing(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["bench", *words])
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_prints_records_as_json() -> None:

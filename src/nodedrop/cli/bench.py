@@ -51,7 +51,7 @@ def bench(
         raise InputError("the figures of --quick mean nothing and are not recorded; leave --results and --page out")
     if threads:
         torch.set_num_threads(threads)
-    if results is not None:
+    if results is not None and chosen:
         make_folder(results)  # better to know before hours of work if it cannot be
     given, console, made = settings(changes), Console(stderr=as_json), list[dict[str, Any]]()
     for name in chosen:
