@@ -199,9 +199,9 @@ class Session:
         same; where eval mode is measured, on the samples, too."""
         alike = all(graph.both for graph in self.program.graphs) and self.options.evidence != "batch-proved"
         modes = self.options.modes[:1] if alike else ("eval", "train")
-        found = [outputs(self.module, inputs, modes) for inputs in self._probes]
+        found = outputs(self.module, self._probes, modes)
         if self.options.evidence == "batch-proved":
-            found += [outputs(self.module, inputs, ("eval",)) for inputs in self._samples if inputs is not None]
+            found += outputs(self.module, [inputs for inputs in self._samples if inputs is not None], ("eval",))
         return found
 
     def _block_failing_groups(
@@ -326,7 +326,7 @@ class Session:
     def _require_running(self) -> None:
         """The exporter alone would accept some examples that the module does not."""
         try:
-            outputs(self.module, self.example_inputs)
+            outputs(self.module, [self.example_inputs])
         except CutError as error:
             shapes = [tuple(v.shape) for v in tensor_inputs(self.example_inputs)]
             raise InputError(f"the model does not run on the example inputs of shape {shapes}: {error}") from None

@@ -61,7 +61,7 @@ def program_of(model: nn.Module, example: Sequence[Tensor]) -> ExportedProgram:
         raise InputError(f"the first axis of every input must be the batch, and the inputs have shapes {shapes}")
     inputs, batch, mode = of_size(example, BATCHES[0]), Dim("batch"), model.training
     try:
-        outputs(model, inputs, ("eval",))
+        outputs(model, [inputs], ("eval",))
     except CutError as error:
         shapes = ", ".join(str(tuple(value.shape)) for value in inputs)
         raise InputError(f"{type(model).__name__} does not run on inputs of shape {shapes}: {error}") from None
@@ -114,7 +114,7 @@ def compared(
     for rows in BATCHES:
         inputs = of_size(example, rows)
         theirs = other(inputs)
-        ours = outputs(model, inputs, ("eval",))["eval"]
+        ours = outputs(model, [inputs], ("eval",))[0]["eval"]
         if [value.shape for value in ours] != [value.shape for value in theirs]:
             raise DifferenceError(f"{what} gives outputs of other shapes than the module for a batch of {rows}")
         found[rows] = change(ours, theirs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -33,20 +33,22 @@ class _Noiseless(TorchDispatchMode):
 
 
 def outputs(
-    module: nn.Module, example_inputs: Any, modes: tuple[str, ...] = ("eval", "train")
-) -> dict[str, list[Tensor]]:
-    """All output tensors in eval and in train mode, without a trace on the module."""
-    args, kwargs = split_inputs(example_inputs)
-    found = {}
+    module: nn.Module, batches: Sequence[Any], modes: tuple[str, ...] = ("eval", "train")
+) -> list[dict[str, list[Tensor]]]:
+    """All output tensors for each of some inputs, by mode, without a trace on the module."""
+    found: list[dict[str, list[Tensor]]] = [{} for _ in batches]
     with undisturbed(module), torch.no_grad(), _Noiseless():  # type: ignore[no-untyped-call]
         for mode in modes:
             module.train(mode == "train")
-            try:
-                result = module(*args, **kwargs)
-            except Exception as error:
-                reason = " ".join(str(error).split())[:300]
-                raise CutError(f"the forward pass fails in {mode} mode: {type(error).__name__}: {reason}") from error
-            found[mode] = [tensor.detach().clone() for tensor in _tensors(result)]
+            for inputs, by_mode in zip(batches, found, strict=True):
+                args, kwargs = split_inputs(inputs)
+                try:
+                    result = module(*args, **kwargs)
+                except Exception as error:
+                    reason = " ".join(str(error).split())[:300]
+                    message = f"the forward pass fails in {mode} mode: {type(error).__name__}: {reason}"
+                    raise CutError(message) from error
+                by_mode[mode] = [tensor.detach().clone() for tensor in _tensors(result)]
     return found
 
 

@@ -30,7 +30,7 @@ from .graph import (
     Ref,
     canonical_names,
 )
-from .undisturbed import draws, undisturbed, unmoved
+from .undisturbed import draws, undisturbed
 from .writes import as_values, counts, without_idle_dropout
 
 _KINDS = {
@@ -79,7 +79,7 @@ def trace(module: nn.Module, example_inputs: Any) -> Program:
 def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode) -> Graph:
     """Trace a module in one mode."""
     name = type(module).__name__
-    with _quiet(), unmoved(module):
+    with _quiet(), undisturbed(module):
         if module.training != (mode == "train"):
             module.train(mode == "train")
         before = draws()
