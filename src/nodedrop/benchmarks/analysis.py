@@ -42,11 +42,12 @@ def run(settings: Settings) -> dict[str, Any]:
     return document("analysis", settings, figures, seconds=times, growth=rows)
 
 
-def steepest(rows: Sequence[Mapping[str, Any]]) -> float:
-    """The largest ratio of seconds per parameter, of any network to any smaller one.
+def steepest(rows: Sequence[Mapping[str, Any]], seconds: str = "seconds", own: str = "parameters") -> float:
+    """The largest ratio of seconds per parameter, or beside other work of the network's own, of any network to any
+    smaller one.
 
     >>> steepest([{"parameters": 1, "seconds": 4}, {"parameters": 2, "seconds": 4}, {"parameters": 4, "seconds": 12}])
     1.5
     """
-    costs = [row["seconds"] / row["parameters"] for row in rows]
+    costs = [row[seconds] / row[own] for row in rows]
     return float(max(late / early for k, early in enumerate(costs) for late in costs[k + 1 :]))

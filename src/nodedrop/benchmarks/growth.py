@@ -54,15 +54,17 @@ def stepping(width: float, batch: int, rounds: int) -> Row:
 
 
 def cutting(width: float, rounds: int) -> Row:
-    """An analysis, the first cut, which traces again, and later ones, of a network of one width."""
+    """A forward pass, an analysis, the first cut, which traces again, and later ones, of a network of one width."""
     torch.manual_seed(0)
     model, example = build("vgg16", activation="relu", width=width), images("vgg16", 2)
     row: Row = {"width": width, "parameters": parameters(model)}
-    looks = interleaved({"analysis": Session(model, example, Options()).analysis}, rounds, warm_up=1)
+    sides = {"pass": lambda: model(example), "analysis": Session(model, example, Options()).analysis}
+    with torch.no_grad():
+        times = interleaved(sides, rounds, warm_up=1)
     drop = NodeDrop(model, None, example, lam=0.0)
     drop.drop()  # units that are dead from the start
     taken = [timed_cut(model, drop) for _ in range(rounds + 1)]
-    row["analysis_seconds"] = statistics.median(looks["analysis"])
+    row |= {f"{side}_seconds": statistics.median(seconds) for side, seconds in times.items()}
     return row | {"first_cut_seconds": taken[0], "cut_seconds": statistics.median(taken[1:])}
 
 
@@ -82,24 +84,26 @@ def timed_cut(model: nn.Module, drop: NodeDrop) -> float:
 
 
 def compared(steps: list[Row], cuts: list[Row]) -> list[Figure]:
-    """Steps by ratios of ratios between the two ends; analysis and cuts by what a parameter costs, at its dearest."""
+    """Steps by ratios of ratios between the two ends; analysis and cuts by what they cost at their dearest, beside the
+    parameters, and cuts, which run the network to check themselves, beside a forward pass."""
 
     def grown(ours: str, own: str) -> float:
         return (steps[-1][ours] / steps[0][ours]) / (steps[-1][own] / steps[0][own])
 
-    def dearer(ours: str) -> float:
-        return steepest([{"parameters": row["parameters"], "seconds": row[ours]} for row in cuts])
-
     span = f"VGG16 from width × {steps[0]['width']:g} to × {steps[-1]['width']:g}"
     sizes = f"VGG16 from {short(cuts[0])} to {short(cuts[-1])} parameters"
+    made = {"a cut": "cut_seconds", "the first cut": "first_cut_seconds"}
     return [
         single(f"{span}: growth of a NodeDrop step's time over growth of a plain step's",
                grown("nodedrop_seconds", "plain_seconds"), LIMIT),
         single(f"{span}: growth of a NodeDrop step's peak memory over growth of a plain step's",
                grown("nodedrop_bytes", "plain_bytes"), LIMIT),
-        *(single(f"{sizes}: largest growth of the cost per parameter of {what}", dearer(ours), FLAT)
-          for what, ours in (("the analysis", "analysis_seconds"), ("a cut", "cut_seconds"),
-                             ("the first cut", "first_cut_seconds"))),
+        single(f"{sizes}: largest growth of the cost per parameter of the analysis",
+               steepest(cuts, "analysis_seconds"), FLAT),
+        *(single(f"{sizes}: largest growth of the time of {what} over that of a forward pass on its example",
+                 steepest(cuts, ours, "pass_seconds"), FLAT) for what, ours in made.items()),
+        *(single(f"{sizes}: largest growth of the cost per parameter of {what}", steepest(cuts, ours), None)
+          for what, ours in made.items()),
     ]  # fmt: skip
 
 

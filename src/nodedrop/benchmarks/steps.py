@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,7 +49,7 @@ def peak(step: Step, repeats: int = 3) -> int:
 
 
 def _held(step: Step) -> int:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+    with _hushed(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         step()
     kineto: Any = record.profiler
     events = [event for event in kineto.kineto_results.events() if event.name() == "[memory]"]
@@ -56,6 +58,19 @@ def _held(step: Step) -> int:
         live += int(event.nbytes())
         most = max(most, live)
     return most
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Keep away what torch's profiler writes to the process's own stderr, past Python's."""
+    own, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+        os.close(nothing)
 
 
 def multiply_adds(model: nn.Module, image: Tensor) -> int:

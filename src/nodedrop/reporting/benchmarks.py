@@ -179,10 +179,10 @@ def _growth(record: Record) -> Iterator[Table]:
         for row in record["steps"]
     )  # fmt: skip
     yield Table(f"A step of VGG16 at batch {record['batch']}", heads, rows)
-    names = ("analysis", "first_cut", "cut")
+    names = ("pass", "analysis", "first_cut", "cut")
     columns = (Column("parameters", ",.0f"), *(Column(f"{name.replace('_', ' ')}, ms", ".0f") for name in names))
     times = tuple((row["parameters"], *(1e3 * row[f"{name}_seconds"] for name in names)) for row in record["cuts"])
-    yield Table("Analysis and cuts of VGG16; the first cut traces again", columns, times)
+    yield Table("A forward pass, analysis and cuts of VGG16; the first cut traces again", columns, times)
 
 
 def _run(record: Record) -> Iterator[Table]:
