@@ -32,7 +32,8 @@ CORE = ("tracing", "bounds", "proof", "planning", "surgery", "kernels", "[ai]*.p
 def fingerprint() -> str:
     """Of the sources that decide what is cut and that check it, and of what draws the networks."""
     package, here = ROOT / "src" / "nodedrop", Path(__file__).parent
-    files = [f for name in CORE for f in (package.glob(name) if "*" in name else (package / name).rglob("*.[cp]*"))]
+    places = [package.glob(name) if name.endswith(".py") else (package / name).rglob("*.[cp]*") for name in CORE]
+    files = [file for found in places for file in found]
     files += [here / "generator.py", here / "test_random_networks.py"]
     files += [here.parent / "exactness.py", here.parent / "zoo" / "blocks.py"]
     content = b"".join(f.read_bytes() for f in sorted(set(files)) if f.suffix in (".py", ".c"))
