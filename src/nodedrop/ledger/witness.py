@@ -41,6 +41,7 @@ class Witness:
         self.record = record
         self.bounds: dict[tuple[str, int], float] = {}
         self._made: dict[tuple[str, int], Enclosure | None] = {}
+        self._last: dict[str, tuple[int, Interval | None]] = {}  # layer after layer asks for the same
 
     @cached_property
     def forms(self) -> dict[str, int]:
@@ -91,7 +92,13 @@ class Witness:
         return self._made[name, bits]
 
     def _known(self, name: str, bits: int) -> Interval | None:
-        """All that is kept of a tensor: what goes as it is, and what stays enclosed."""
+        """All that is kept of a tensor, if not the whole of it."""
+        if name not in self._last or self._last[name][0] != bits:
+            self._last[name] = (bits, self._joined(name, bits))
+        return self._last[name][1]
+
+    def _joined(self, name: str, bits: int) -> Interval | None:
+        """What goes as it is, and what stays enclosed."""
         enclosed = self._enclosed(name, bits)
         if enclosed is None:
             return None
