@@ -135,6 +135,30 @@ def test_the_trajectory_is_left_alone(name: str) -> None:
                 assert_close(small_optimizer.state[mine][key], keep(value))
 
 
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_memory_formats_stay(name: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 6, 3), nn.ReLU(), nn.Conv2d(6, 2, 3))
+    model = model.to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        for layer in (model[0], model[2]):
+            layer.weight[1], layer.bias[1] = -1.0, -1.0
+    optimizer = OPTIMIZERS[name](model.parameters())
+    example = torch.rand(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    drop = NodeDrop(model, optimizer, example, lam=0.0)
+    model(example).square().mean().backward()
+    optimizer.step()
+    event = drop.drop()
+    assert event is not None
+    assert len(event.removed) == 2
+    for layer in (model[0], model[2], model[4]):
+        of_shape = [v for v in optimizer.state[layer.weight].values() if torch.is_tensor(v) and v.dim() == 4]
+        assert of_shape
+        for tensor in (layer.weight, layer.weight.grad, *of_shape):
+            assert tensor.is_contiguous(memory_format=torch.channels_last)
+            assert not tensor.is_contiguous()
+
+
 def test_a_gradient_that_is_being_accumulated_is_carried_along() -> None:
     sides = []
     for cutting in (True, False):
