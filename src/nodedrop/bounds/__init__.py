@@ -3,5 +3,6 @@
 from .domain import Box
 from .interval import Interval
 from .propagate import Bounds, bound
+from .registry import Result
 
-__all__ = ["Bounds", "Box", "Interval", "bound"]
+__all__ = ["Bounds", "Box", "Interval", "Result", "bound"]

@@ -47,6 +47,7 @@ def bound(
     dtype: torch.dtype | None = None,
     memo: dict[Any, Any] | None = None,
     linear: bool = False,
+    known: Mapping[str, Result] | None = None,
 ) -> Bounds:
     """Bounds of every value for all inputs in the domain.
 
@@ -54,17 +55,30 @@ def bound(
     ever sees in one training batch; `dtype` the lowest precision the model will run in, if lower than that of its
     parameters (autocast). Calls for graphs of one module in one state may share a `memo`. With `linear`, values that
     activations read are bounded by linear relaxation as well, which costs a pass back through the graph for each of
-    their elements.
+    their elements. Values that are `known` are taken as they are, and no more is bounded than the outputs need beyond
+    them.
     """
     context = Context(graph, tensors, batch_limit, dtype, memo={} if memo is None else memo)
+    context.values.update(known or {})
     inputs = boxes(graph, domain)
     unknown: list[str] = []
     with torch.no_grad():
-        for node in graph.nodes:
+        for node in graph.nodes if known is None else _missing(graph, known):
             found = context.values[node.name] = _bound(context, node, inputs, unknown)
             if linear and isinstance(found, Interval):
                 context.values[node.name] = tightened(context, node, found)
     return Bounds(graph, context.values, context.margins, tuple(unknown), _idle_weights(context))
+
+
+def _missing(graph: Graph, known: Mapping[str, Result]) -> list[Node]:
+    """What the outputs need beyond known values, in order."""
+    waiting, found = list(graph.outputs), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name not in found and name not in known:
+            found.add(name)
+            waiting += graph.by_name[name].inputs
+    return [node for node in graph.nodes if node.name in found]
 
 
 def _bound(context: Context, node: Node, inputs: Mapping[str, Interval], unknown: list[str]) -> Result:

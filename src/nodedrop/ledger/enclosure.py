@@ -39,8 +39,9 @@ class Enclosure:
     def interval(self) -> Interval:
         """What is known of the weights."""
         middle, scale, radius = self.rows.double().reshape(3, -1, *(1,) * (len(self.shape) - 1))
-        steps = torch.zeros(self.shape) if self.steps is None else self.steps
-        values, zero = middle + steps * scale, (steps == -(2 ** (self.bits - 1))) & (self.bits > 0)
+        if self.steps is None:
+            return Interval((middle - radius).expand(self.shape), (middle + radius).expand(self.shape), self.shape)
+        values, zero = middle + self.steps * scale, self.steps == -(2 ** (self.bits - 1))
         lo, hi = (torch.where(zero, 0.0, values + side * radius) for side in (-1, 1))
         return Interval(lo, hi, self.shape)
 

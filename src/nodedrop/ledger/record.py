@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..analysis import Analysis
-from ..bounds import Bounds, Box, Interval, bound
+from ..bounds import Bounds, Box, Interval, Result, bound
 from ..bounds.domain import boxes
 from ..planning import Plan, Structure
 from ..session import Outcome, Session
@@ -35,8 +35,8 @@ class CutRecord:
     """A cut that is about to be final: tensors before and after, and how each unit is tied to them.
 
     `origin` has the indices before any cut that the elements of each tensor axis had. `bounded` gives the bounds of a
-    part of a graph over the tensors before the cut, where inputs that are not the model's are unbounded, and of some
-    tensors only intervals are known.
+    part of a graph, where inputs that are not the model's are unbounded, from tensors before the cut, or what is kept
+    of them, and values that are known already.
     """
 
     analysis: Analysis
@@ -46,7 +46,7 @@ class CutRecord:
     before: Mapping[str, Tensor]
     after: Mapping[str, Tensor]
     difference: float
-    bounded: Callable[[Graph, Mapping[str, Interval]], Bounds]
+    bounded: Callable[[Graph, Mapping[str, Tensor | Interval], Mapping[str, Result]], Bounds]
 
 
 def declared(session: Session) -> Declared:
@@ -63,12 +63,14 @@ def recorded(session: Session, plan: Plan, outcome: Outcome, before: Mapping[str
     """What a session says of a cut."""
     return CutRecord(
         outcome.analysis, plan, session.structure, session.origin, before, tensors_of(session.module),
-        outcome.difference, partial(_bounded, session, before),
+        outcome.difference, partial(_bounded, session),
     )  # fmt: skip
 
 
-def _bounded(session: Session, tensors: Mapping[str, Tensor], graph: Graph, enclosed: Mapping[str, Interval]) -> Bounds:
+def _bounded(
+    session: Session, graph: Graph, tensors: Mapping[str, Tensor | Interval], known: Mapping[str, Result]
+) -> Bounds:
     own = session.domain
     domain = {node.target: Box(own[node.target].lo, own[node.target].hi) for node in graph.inputs if node.target in own}
     limit = float(session.batch_limit or "inf")
-    return bound(graph, {**tensors, **enclosed}, domain, batch_limit=limit, dtype=session.options.dtype)
+    return bound(graph, tensors, domain, batch_limit=limit, dtype=session.options.dtype, known=known)

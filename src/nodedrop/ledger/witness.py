@@ -9,14 +9,14 @@ their size matters, for what rounding a mean can cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ..bounds import Interval
+from ..bounds import Interval, Result
 from ..planning import Cut, reach
 from ..planning.account import _per_unit
 from ..planning.rules.elementwise import ZERO_REGION
@@ -41,7 +41,8 @@ class Witness:
         self.record = record
         self.bounds: dict[tuple[str, int], float] = {}
         self._made: dict[tuple[str, int], Enclosure | None] = {}
-        self._last: dict[str, tuple[int, Interval | None]] = {}  # layer after layer asks for the same
+        self._made_as: dict[Hashable, int] = {}
+        self._values: dict[int, Result] = {}  # layer after layer asks for the same
 
     @cached_property
     def forms(self) -> dict[str, int]:
@@ -76,37 +77,24 @@ class Witness:
             found.setdefault(cut.tensor, []).append(cut)
         return found
 
-    def _staying(self, name: str) -> tuple[Tensor, ...]:
-        """Where the elements are that stay: indices that broadcast."""
-        value, keep = self.record.before[name], {cut.axis: cut.keep.cpu() for cut in self._cuts.get(name, ())}
-        axes = [keep.get(d, torch.arange(n)) for d, n in enumerate(value.shape)]
-        return tuple(index.reshape(-1, *(1,) * (len(axes) - 1 - d)) for d, index in enumerate(axes))
-
     def _enclosed(self, name: str, bits: int) -> Enclosure | None:
         """What stays of a tensor, enclosed; None where it must be kept whole."""
         if (name, bits) not in self._made:
-            blocks = any(cut.keep.dim() > 1 for cut in self._cuts.get(name, ()))
-            whole = bits == WHOLE or blocks
-            value = self.record.before[name].cpu()
-            self._made[name, bits] = None if whole else enclose(value[self._staying(name)], bits)
+            cuts, stays = self._cuts.get(name, []), self.record.before[name].cpu()
+            whole = bits == WHOLE or any(cut.keep.dim() > 1 for cut in cuts)
+            for cut in [] if whole else cuts:
+                stays = stays.index_select(cut.axis, cut.keep.cpu())
+            self._made[name, bits] = None if whole else enclose(stays, bits)
         return self._made[name, bits]
 
-    def _known(self, name: str, bits: int) -> Interval | None:
-        """All that is kept of a tensor, if not the whole of it."""
-        if name not in self._last or self._last[name][0] != bits:
-            self._last[name] = (bits, self._joined(name, bits))
-        return self._last[name][1]
-
-    def _joined(self, name: str, bits: int) -> Interval | None:
-        """What goes as it is, and what stays enclosed."""
-        enclosed = self._enclosed(name, bits)
+    def known(self, name: str, bits: int) -> Tensor | Interval:
+        """All that is kept of a tensor: what goes as it is, and what stays enclosed."""
+        value, enclosed = self.record.before[name], self._enclosed(name, bits)
         if enclosed is None:
-            return None
-        ends = [self.record.before[name].detach().cpu().double().clone() for _ in range(2)]
-        inner = enclosed.interval()
-        for end, stays in zip(ends, (inner.lo, inner.hi), strict=True):
-            end[self._staying(name)] = stays
-        return Interval(ends[0], ends[1], tuple(ends[0].shape))
+            return value
+        exact, inner, cuts = value.detach().cpu().double(), enclosed.interval(), self._cuts.get(name, [])
+        lo, hi = (_with(exact, cuts, stays) for stays in (inner.lo, inner.hi))
+        return Interval(lo, hi, tuple(value.shape))
 
     def _needed(self, layer: Layer, lost: Tensor) -> dict[str, int]:
         """Tensors behind a layer's activations that its removed units' bounds depend on, and with how many bits."""
@@ -136,14 +124,45 @@ class Witness:
 
     def _tops(self, part: Graph, layer: Layer, lost: Tensor, forms: Mapping[str, int]) -> Tensor:
         """The upper ends of removed units, with what is kept of the tensors behind them."""
-        known = {name: self._known(name, bits) for name, bits in forms.items()}
-        source = part.outputs[0]
-        top = self.record.bounded(part, {name: found for name, found in known.items() if found is not None})[source].hi
-        return _per_unit(self.record.structure, layer.graph, source, top, layer.labels)[lost]
+        source, numbers = part.outputs[0], self._numbers(part, layer.graph, forms)
+        known = {name: self._values[number] for name, number in numbers.items() if number in self._values}
+        bounds = self.record.bounded(part, _Kept(self, forms), known)
+        self._values |= {number: bounds.values[name] for name, number in numbers.items() if name in bounds.values}
+        return _per_unit(self.record.structure, layer.graph, source, bounds[source].hi, layer.labels)[lost]
+
+    def _numbers(self, part: Graph, graph: int, forms: Mapping[str, int]) -> dict[str, int]:
+        """A number for each value that operators make, the same for all that are made alike: of the same graph, the
+        same tensors kept with as many bits, and the same inputs unbounded."""
+        batches = [node.shape[0] for node in part.inputs if node.is_tensor and node.shape]
+        around = (graph, frozenset(node.dtype for node in part.nodes), *batches[:1])  # what rules may ask of the whole
+        found: dict[str, int] = {}
+        for node in part.nodes:
+            made = (node.name, forms.get(node.target, WHOLE), tuple(found[name] for name in node.inputs), around)
+            found[node.name] = self._made_as.setdefault(made, len(self._made_as))
+        return {node.name: found[node.name] for node in part.nodes if node.op not in LEAVES}
+
+
+class _Kept(dict[str, "Tensor | Interval"]):
+    """What is kept of tensors, worked out when it is asked for."""
+
+    def __init__(self, witness: Witness, forms: Mapping[str, int]) -> None:
+        super().__init__()
+        self.witness, self.forms = witness, forms
+
+    def __missing__(self, name: str) -> Tensor | Interval:
+        return self.witness.known(name, self.forms.get(name, WHOLE))
 
 
 def _wider(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
     return {name: max(one.get(name, 0), two.get(name, 0)) for name in {**one, **two}}
+
+
+def _with(whole: Tensor, cuts: Sequence[Cut], stays: Tensor) -> Tensor:
+    """A tensor, but for what stays of it after all cuts."""
+    if not cuts:
+        return stays
+    axis, keep = cuts[0].axis, cuts[0].keep.cpu()
+    return whole.index_copy(axis, keep, _with(whole.index_select(axis, keep), cuts[1:], stays))
 
 
 def _picked(value: Tensor, cut: Cut) -> Tensor:

@@ -76,11 +76,10 @@ def centred(weight: Interval) -> tuple[Tensor, Tensor | None] | None:
     if weight.exact:
         return weight.lo, None
     lo, hi = weight.lo.double(), weight.hi.double()
-    if not bool((lo.isfinite() & hi.isfinite()).all()):
-        return None
-    middle = (lo + hi) / 2
     radius = (hi - lo) / 2 + 4 * DOUBLE * (lo.abs() + hi.abs())
-    return middle, torch.where(lo == hi, 0.0, radius)
+    if not bool(radius.isfinite().all()):
+        return None
+    return (lo + hi) / 2, radius.masked_fill_(lo == hi, 0.0)
 
 
 def kernel_parts(ctx: Context, weight: Ref, groups: int = 1, *, transposed: bool = False) -> Parts | None:
