@@ -17,7 +17,7 @@ from nodedrop.experiments.networks import build
 from nodedrop.reporting import benchmarks as pages
 
 EXPECTED = {
-    "activation": 7, "step": 3, "analysis": 2, "imports": 1, "cost": 4, "data": 1, "growth": 7, "run": 3, "peers": 6,
+    "activation": 7, "step": 3, "analysis": 2, "imports": 1, "cost": 4, "data": 1, "growth": 9, "run": 3, "peers": 6,
     "demo": 3, "inference": 2, "active": 2, "cifar": 0, "kept": 2, "widths": 2,
 }  # fmt: skip
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..experiments.networks import build
 from ..intake import Options
@@ -54,18 +56,27 @@ def stepping(width: float, batch: int, rounds: int) -> Row:
 
 
 def cutting(width: float, rounds: int) -> Row:
-    """A forward pass, an analysis, the first cut, which traces again, and later ones, of a network of one width."""
+    """A forward pass, an analysis, the first cut, which traces again, and later ones, of a network of one width; and
+    cuts that leave a ledger."""
     torch.manual_seed(0)
     model, example = build("vgg16", activation="relu", width=width), images("vgg16", 2)
     row: Row = {"width": width, "parameters": parameters(model)}
     sides = {"pass": lambda: model(example), "analysis": Session(model, example, Options()).analysis}
     with torch.no_grad():
         times = interleaved(sides, rounds, warm_up=1)
-    drop = NodeDrop(model, None, example, lam=0.0)
-    drop.drop()  # units that are dead from the start
-    taken = [timed_cut(model, drop) for _ in range(rounds + 1)]
+    first, times["cut"] = cuts_of(model, example, rounds)
+    with TemporaryDirectory() as folder:
+        _, times["recorded_cut"] = cuts_of(model, example, rounds, Path(folder) / "ledger.jsonl")
     row |= {f"{side}_seconds": statistics.median(seconds) for side, seconds in times.items()}
-    return row | {"first_cut_seconds": taken[0], "cut_seconds": statistics.median(taken[1:])}
+    return row | {"first_cut_seconds": first}
+
+
+def cuts_of(model: nn.Module, example: Tensor, rounds: int, ledger: Path | None = None) -> tuple[float, list[float]]:
+    """Seconds of the first cut, and of those after it."""
+    drop = NodeDrop(model, None, example, lam=0.0, ledger=ledger)
+    drop.drop()  # units that are dead from the start
+    first, *later = [timed_cut(model, drop) for _ in range(rounds + 1)]
+    return first, later
 
 
 def timed_cut(model: nn.Module, drop: NodeDrop) -> float:
@@ -92,7 +103,9 @@ def compared(steps: list[Row], cuts: list[Row]) -> list[Figure]:
 
     span = f"VGG16 from width × {steps[0]['width']:g} to × {steps[-1]['width']:g}"
     sizes = f"VGG16 from {short(cuts[0])} to {short(cuts[-1])} parameters"
-    made = {"a cut": "cut_seconds", "the first cut": "first_cut_seconds"}
+    made = {
+        "a cut": "cut_seconds", "the first cut": "first_cut_seconds", "a cut with a ledger": "recorded_cut_seconds",
+    }  # fmt: skip
     return [
         single(f"{span}: growth of a NodeDrop step's time over growth of a plain step's",
                grown("nodedrop_seconds", "plain_seconds"), LIMIT),
