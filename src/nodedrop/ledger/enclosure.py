@@ -16,6 +16,7 @@ from ..bounds import Interval
 
 BITS = (0, 4, 8, 16)
 WHOLE = 64
+BLOCK = 2**16  # numbers at a time
 
 
 @dataclass(frozen=True)
@@ -48,24 +49,30 @@ class Enclosure:
 
 def enclose(weight: Tensor, bits: int) -> Enclosure | None:
     """The weights with so many bits for each; None where that saves nothing, or cannot say what is 0."""
-    exact = weight.detach().cpu().double()
+    weight = weight.detach().cpu()
     few = weight.dim() < 2 or weight.numel() == 0 or bits >= 8 * weight.element_size()
-    zero = exact == 0
-    if few or not weight.is_floating_point() or not bool(exact.isfinite().all()) or (bits == 0 and bool(zero.any())):
+    if few or not weight.is_floating_point() or (bits == 0 and bool((weight == 0).any())):
         return None
-    flat, most = exact.flatten(1), 2 ** (bits - 1) - 1 if bits else 0
+    size = max(BLOCK // (weight.numel() // len(weight)), 1)  # rows whose numbers stay in the cache
+    parts = [_rows(part.flatten(1), bits) for part in weight.split(size)]
+    rows = torch.cat([rows for rows, _ in parts], 1)
+    if not bool(rows.isfinite().all()):
+        return None
+    steps = torch.cat([steps for _, steps in parts]).reshape(weight.shape) if bits else None
+    return Enclosure(bits, rows, steps, tuple(weight.shape))
+
+
+def _rows(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Middle, scale and radius of some rows, and the steps, of which the lowest stands for 0."""
+    flat, zero, most = weight.double(), weight == 0, 2 ** (bits - 1) - 1 if bits else 0
     lo, hi = flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)
     middle = ((lo + hi) / 2).float()
     scale = ((hi - lo) / (2 * most)).float() if bits else torch.zeros_like(middle)
     away = (flat - middle.double()) / torch.where(scale == 0, 1.0, scale.double())
     steps = away.round().clamp(-most, most)
     values = middle.double() + steps * scale.double()
-    error = torch.where(zero.flatten(1), 0.0, (flat - values).abs()).amax(1, keepdim=True)
+    error = torch.where(zero, 0.0, (flat - values).abs()).amax(1, keepdim=True)
     # more than rounding it to single, and computing with it in double, can cost
     radius = (error * (1 + 2.0**-20) + values.abs().amax(1, keepdim=True) * 2.0**-48).float() * (1 + 2.0**-20)
-    rows = torch.cat([middle, scale, radius], 1).T.contiguous()
-    if not bool(rows.isfinite().all()):
-        return None
-    held = steps.reshape(weight.shape).to(torch.int16)
-    held[zero] = -most - 1  # stands for 0
-    return Enclosure(bits, rows, held if bits else None, tuple(weight.shape))
+    held = steps.to(torch.int16).masked_fill_(zero, -most - 1)
+    return torch.cat([middle, scale, radius], 1).T, held

@@ -92,8 +92,8 @@ class Witness:
         value, enclosed = self.record.before[name], self._enclosed(name, bits)
         if enclosed is None:
             return value
-        exact, inner, cuts = value.detach().cpu().double(), enclosed.interval(), self._cuts.get(name, [])
-        lo, hi = (_with(exact, cuts, stays) for stays in (inner.lo, inner.hi))
+        inner, cuts = enclosed.interval(), self._cuts.get(name, [])
+        lo, hi = (_within(value.detach().cpu(), cuts, stays) for stays in (inner.lo, inner.hi))
         return Interval(lo, hi, tuple(value.shape))
 
     def _needed(self, layer: Layer, lost: Tensor) -> dict[str, int]:
@@ -157,12 +157,16 @@ def _wider(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
     return {name: max(one.get(name, 0), two.get(name, 0)) for name in {**one, **two}}
 
 
-def _with(whole: Tensor, cuts: Sequence[Cut], stays: Tensor) -> Tensor:
-    """A tensor, but for what stays of it after all cuts."""
-    if not cuts:
-        return stays
-    axis, keep = cuts[0].axis, cuts[0].keep.cpu()
-    return whole.index_copy(axis, keep, _with(whole.index_select(axis, keep), cuts[1:], stays))
+def _within(whole: Tensor, cuts: Sequence[Cut], stays: Tensor) -> Tensor:
+    """What stays of a tensor after all cuts, and around it what goes."""
+    for k, cut in reversed(list(enumerate(cuts))):
+        goes = _picked(whole, cut)
+        for earlier in cuts[:k]:
+            goes = goes.index_select(earlier.axis, earlier.keep.cpu())
+        wide = stays.new_empty((*stays.shape[: cut.axis], cut.size, *stays.shape[cut.axis + 1 :]))
+        wide.index_copy_(cut.axis, cut.keep.cpu(), stays).index_copy_(cut.axis, torch.tensor(gone(cut)), goes.to(wide))
+        stays = wide
+    return stays
 
 
 def _picked(value: Tensor, cut: Cut) -> Tensor:

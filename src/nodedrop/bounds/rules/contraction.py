@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 import torch
@@ -93,26 +92,33 @@ def kernel_parts(ctx: Context, weight: Ref, groups: int = 1, *, transposed: bool
     shared = node.op in (PARAMETER, BUFFER) and node.name not in written  # others may differ from graph to graph
     key = (node.target if shared else (id(ctx.graph), node.name), groups, transposed)
     if key not in ctx.memo:
-        found = centred(ctx.written(weight))
-        if found is None:
+        kernel = ctx.written(weight)
+        summed = _over_positions(kernel)
+        if summed is None:
             return None
-        kernel, radius = found
-        kernel = kernel if kernel.dtype in (torch.float32, torch.float64) else kernel.float()
-        summed = _over_positions(kernel, lambda block: (block.clamp(min=0), block.clamp(max=0)))
-        summed += [] if radius is None else _over_positions(radius, lambda block: (block,))
-        shape = (groups, kernel.shape[0] // groups, kernel.shape[1])
+        shape = (groups, kernel.lo.shape[0] // groups, kernel.lo.shape[1])
         summed = [part.double().cpu().reshape(shape) for part in summed]
         summed = [part.transpose(1, 2) if transposed else part for part in summed]
-        ctx.memo[key] = (summed[0], summed[1], summed[2] if radius is not None else None)
+        ctx.memo[key] = (summed[0], summed[1], None if kernel.exact else summed[2])
     memorised: Parts = ctx.memo[key]
     return memorised
 
 
-def _over_positions(kernel: Tensor, halves: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Tensor]:
-    """Sums of parts of a kernel over its positions, block by block, so that the parts stay in the cache."""
-    rows = kernel.reshape(kernel.shape[0] * kernel.shape[1], -1)
-    ones = torch.ones(rows.shape[1], dtype=kernel.dtype, device=kernel.device)
-    blocks = [[half @ ones for half in halves(block)] for block in rows.split(max(BLOCK // max(len(ones), 1), 1))]
+def _over_positions(kernel: Interval) -> list[Tensor] | None:
+    """Sums of the parts of a kernel over its positions, and of how far it may lie from them, block by block, so that
+    all that is made of a block stays in the cache; None if it has no bounds."""
+    lo = kernel.lo.reshape(kernel.lo.shape[0] * kernel.lo.shape[1], -1)
+    hi = lo if kernel.exact else kernel.hi.reshape(lo.shape)
+    blocks: list[tuple[Tensor, ...]] = []
+    for low, high in zip(*(end.split(max(BLOCK // max(lo.shape[1], 1), 1)) for end in (lo, hi)), strict=True):
+        found = centred(Interval(low, low if kernel.exact else high, tuple(low.shape)))
+        if found is None:
+            return None
+        block, radius = found
+        block = block if block.dtype in (torch.float32, torch.float64) else block.float()
+        made = (block.clamp(min=0), block.clamp(max=0), *(() if radius is None else (radius,)))
+        ones = torch.ones(block.shape[1], dtype=block.dtype, device=block.device)
+        blocks.append(tuple(part @ ones for part in made))
     return [torch.cat(parts) for parts in zip(*blocks, strict=True)]
 
 
