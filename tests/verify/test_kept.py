@@ -18,6 +18,8 @@ from torch import Tensor, nn
 import nodedrop as nd
 from nodedrop.benchmarks.kept import QUICK, measured
 from nodedrop.bounds import Interval, bound
+from nodedrop.bounds.rules import contraction
+from nodedrop.ledger import enclosure
 from nodedrop.ledger.enclosure import BITS, enclose
 from nodedrop.tracing import tensors_of, trace
 from nodedrop.verify import Verdict
@@ -51,6 +53,26 @@ def test_weights_lie_in_the_intervals_that_are_kept(bits: int) -> None:
         assert bool(((inner.lo == 0) & (inner.hi == 0) == (exact == 0)).all())
         size = sum(value.numel() * value.element_size() for _, value in made.tensors("w"))
         assert size <= weight.numel() * bits / 8 + 12 * len(weight) + 1
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_blocks_make_no_difference(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(bits)
+    weight, value = torch.randn(7, 5, 3, 3), Interval(-torch.rand(1, 5, 1, 1), torch.rand(1, 5, 1, 1), (1, 5, 4, 4))
+    graph = trace(nn.Conv2d(5, 7, 3), (torch.zeros(1, 5, 4, 4),)).graphs[0]
+    found = []
+    for block in (2**20, 20):
+        monkeypatch.setattr(enclosure, "BLOCK", block)
+        monkeypatch.setattr(contraction, "BLOCK", block)
+        made = enclose(weight, bits)
+        assert made is not None
+        tensors = {"weight": made.interval(), "bias": torch.zeros(7)}
+        bounds = bound(graph, tensors, nd.Box(value.lo.expand(1, 5, 4, 4), value.hi.expand(1, 5, 4, 4)))
+        found.append((dict(made.tensors("w")), bounds[graph.outputs[0]].hi))
+    (one, top), (other, again) = found
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    torch.testing.assert_close(top, again, rtol=1e-12, atol=0.0)  # sums may be ordered otherwise
 
 
 def test_what_cannot_be_enclosed_is_kept_whole() -> None:
