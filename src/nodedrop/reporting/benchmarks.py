@@ -179,8 +179,10 @@ def _growth(record: Record) -> Iterator[Table]:
         for row in record["steps"]
     )  # fmt: skip
     yield Table(f"A step of VGG16 at batch {record['batch']}", heads, rows)
-    names = {"pass": "pass", "analysis": "analysis", "first_cut": "first cut", "cut": "cut"}
-    names["recorded_cut"] = "cut with a ledger"
+    names = {
+        "pass": "pass", "analysis": "analysis", "first_cut": "first cut", "cut": "cut",
+        "recorded_cut": "cut with a ledger",
+    }  # fmt: skip
     columns = (Column("parameters", ",.0f"), *(Column(f"{words}, ms", ".0f") for words in names.values()))
     times = tuple((row["parameters"], *(1e3 * row[f"{name}_seconds"] for name in names)) for row in record["cuts"])
     yield Table("A forward pass, analysis and cuts of VGG16; the first cut traces again", columns, times)
