@@ -176,6 +176,25 @@ def test_without_openmp_or_native_instructions_the_kernels_still_agree(
     torch.testing.assert_close(soft_clamped_relu(v), compiled().forward(v, 10.0), rtol=1e-6, atol=0)
 
 
+@needs_compiler
+@pytest.mark.parametrize("default", [torch.float64, torch.device("meta")], ids=["dtype", "device"])
+def test_defaults_of_torch_make_no_difference(default: torch.dtype | torch.device, cache: Path) -> None:
+    v = torch.rand(5)
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    eager.constants.cache_clear()
+    native.constants.cache_clear()
+    try:
+        if isinstance(default, torch.dtype):
+            torch.set_default_dtype(default)
+        else:
+            torch.set_default_device(default)
+        assert torch.equal(soft_clamped_relu(v), compiled().forward(v, 10.0))
+        assert kernels.status().native
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(None if device.type == "cpu" else device)
+
+
 def failing_compiler(folder: Path) -> str:
     script = folder / "failing-cc"
     script.write_text("#!/bin/sh\necho 'this compiler is ill' >&2\nexit 1\n")

@@ -36,7 +36,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # The package itself re-exports `api`; `python -m nodedrop` starts the command line.
 RANK |= {"__init__": RANK["training"], "__main__": RANK["cli"]}
 
-HEAVY = ("transformers", "matplotlib", "lightning", "ray", "onnx", "typer", "rich", "safetensors")
+HEAVY = ("transformers", "matplotlib", "lightning", "ray", "onnx", "triton", "typer", "rich", "safetensors")
 
 
 def layer_of(file: Path) -> str:

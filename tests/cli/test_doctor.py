@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 import nodedrop
 from nodedrop.cli.app import app
 from nodedrop.export import extras
+from nodedrop.kernels import Status, gpu
 
 
 def run(*arguments: object) -> Result:
@@ -36,6 +37,16 @@ def test_it_names_the_command_for_what_is_missing(monkeypatch: pytest.MonkeyPatc
     done = run("--data-dir", tmp_path)
     assert done.exit_code == 0, done.output
     assert "without ray; pip install 'nodedrop[ray]'" in done.stdout
+
+
+def test_it_tells_which_kernels_serve_each_card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cards = {0: (None, Status(True, True, "Triton 0")), 1: (None, Status(False, False, "too old"))}
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda k: f"card {k}")
+    monkeypatch.setattr(gpu, "_loaded", cards)
+    found = json.loads(run("--json", "--data-dir", tmp_path).stdout)
+    assert found["devices"]["cuda:1"] == "card 1"
+    assert found["kernels"].endswith("; cuda:0 compiled kernels: Triton 0; cuda:1 torch operators only: too old")
 
 
 def test_the_extras_are_those_of_the_project() -> None:

@@ -18,13 +18,18 @@ _SECONDS = 120
 
 
 class BuildError(Exception):
-    """Why there is no library; never leaves the package."""
+    """Why there is no library or kernel; never leaves the package."""
+
+
+def wanted() -> None:
+    """Refuse to compile where NODEDROP_NATIVE=0 leaves everything to torch."""
+    if os.environ.get("NODEDROP_NATIVE", "1") == "0":
+        raise BuildError("turned off by NODEDROP_NATIVE=0")
 
 
 def load(source: Path) -> tuple[ctypes.CDLL, Path]:
     """The library of a C file, built unless the cache has it, and where it lies."""
-    if os.environ.get("NODEDROP_NATIVE", "1") == "0":
-        raise BuildError("turned off by NODEDROP_NATIVE=0")
+    wanted()
     compiler = _compiler()
     reasons = []
     for target in _TARGETS:

@@ -35,7 +35,7 @@ def constants(beta: float, dtype: torch.dtype) -> Constants:
     a = real.exp(real.minus(exact_beta))
     one_less_a = real.subtract(1, a)
     v0 = real.divide(real.minus(real.ln(one_less_a)), exact_beta)
-    zero = float(torch.tensor(float(v0), dtype=dtype))
+    zero = float(torch.tensor(float(v0), dtype=dtype, device="cpu"))
     rest = real.subtract(v0, real.create_decimal_from_float(zero))
     shift = real.multiply(real.multiply(exact_beta, rest), one_less_a)
     return Constants(float(a), float(one_less_a), zero, float(rest), float(shift))
