@@ -92,7 +92,7 @@ def test_a_network_is_cut_to_the_widths_of_a_run(tmp_path: Path) -> None:
 
 def test_a_missing_data_set_is_said(tmp_path: Path) -> None:
     record = benchmark("cifar")(Settings(quick=True, data_dir=tmp_path))
-    assert list(record["missing"]) == ["CIFAR-10 VGG16 without batch norm, half of its width"]
+    assert list(record["missing"]) == ["CIFAR-10 VGG16 without batch norm at width 0.125"]
     assert record["runs"] == record["figures"] == []
 
 

@@ -7,12 +7,13 @@ from typing import Any
 from .harness import Settings
 from .run import Case, races
 
-# A network with units to spare for what it has to learn: half of VGG16's width, and 10,000 images as they are.
+# All images as they are, with values around 0, from which a deep network without batch norm learns several times as
+# fast as from [0, 1]. Pressed early, towards widths that are fast, then left to learn.
 _CHANGES: dict[str, Any] = {
-    "width": 0.5, "images": 10_000, "shift": 0, "mirror": False, "epochs": 14, "lr": 5e-4, "activation": "relu",
-    "lam": 2e-3, "spare": 0.7, "quiet": 1.5, "fade": 0.7,
+    "width": 0.25, "images": 0, "shift": 0, "mirror": False, "domain": "-2,2", "epochs": 26, "lr": 7e-4,
+    "activation": "relu", "lam": 2e-3, "spare": 0.7, "multiple": 8, "toll": 0.3, "quiet": 0.6, "rest": 21.5,
 }  # fmt: skip
-CASES = {"CIFAR-10 VGG16 without batch norm, half of its width": Case("cifar10-vgg16", _CHANGES, 0.5, 1.0)}
+CASES = {"CIFAR-10 VGG16 without batch norm": Case("cifar10-vgg16", _CHANGES, 0.5, 1.0)}
 
 
 def run(settings: Settings) -> dict[str, Any]:

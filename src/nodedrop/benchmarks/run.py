@@ -48,6 +48,7 @@ def races(name: str, cases: Mapping[str, Case], settings: Settings) -> dict[str,
     for title, case in cases.items():
         changes = {**case.changes, **settings.changes, **(QUICK if settings.quick else {}), "evaluate": 10**9}
         made = changed(recipe(case.recipe), changes)
+        title += f" at width {made.width:g}" if made.width != 1 else ""
         try:
             data = pictures(made, settings)
         except InputError:
