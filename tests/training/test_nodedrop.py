@@ -397,6 +397,24 @@ def test_the_share_that_is_spared_may_change_with_the_steps() -> None:
         assert drop.widths["0"] == expected
 
 
+def test_a_layer_at_rest_costs_nothing_and_others_are_pressed() -> None:
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 11), nn.ReLU(), nn.Linear(11, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    drop = NodeDrop(model, optimizer, torch.rand(2, 3), lam=1.0, spare=1.0, multiple=8)
+    drop.penalty().backward()
+    assert model[0].weight.grad is None, "not even a gradient of zeros"
+    assert int((model[2].bias.grad != 0).sum()) == 3, "the units beyond eight"
+
+
+def test_a_share_beyond_all_is_refused_at_the_step_that_has_it() -> None:
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    share = schedules.until(schedules.constant(0.5), steps=1, then=1.5)
+    drop = NodeDrop(model, None, torch.rand(2, 3), lam=1.0, spare=share)
+    drop.penalty().backward()
+    with pytest.raises(InputError, match=r"spare must be from 0 to 1, got 1\.5"):
+        drop.penalty()
+
+
 def test_batch_proved_units_go_and_the_change_in_eval_mode_is_stated() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)).double()

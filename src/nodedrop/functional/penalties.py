@@ -264,16 +264,25 @@ def penalty_gn(
 
 def _sum(penalties: Tensor, spare: float, multiple: int) -> Tensor:
     """Of the units that are not spared."""
-    check_spare(spare, multiple)
-    if spare == 0:
-        return penalties.sum()
     units = len(penalties)
+    count = pressed(units, spare, multiple)
+    if count == units:
+        return penalties.sum()
+    blocks = math.ceil(units / multiple) * multiple - (units - count)  # as the hardware counts units
+    return penalties.topk(count, largest=False, sorted=False).values.sum() * (blocks / max(count, 1))
+
+
+def pressed(units: int, spare: float, multiple: int) -> int:
+    """How many of a layer's units are not spared.
+
+    >>> [pressed(units, 0.7, 8) for units in (64, 48, 24, 20, 5)]
+    [16, 8, 0, 4, 0]
+    """
+    check_spare(spare, multiple)
     spared = math.ceil(math.ceil(spare * units) / multiple) * multiple
     if spared >= units:
         spared = units // multiple * multiple or units
-    pressed = units - spared
-    blocks = math.ceil(units / multiple) * multiple - spared  # as the hardware counts units
-    return penalties.topk(pressed, largest=False, sorted=False).values.sum() * (blocks / max(pressed, 1))
+    return units - spared
 
 
 def check_spare(spare: float, multiple: int) -> None:

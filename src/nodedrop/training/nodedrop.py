@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from ..errors import CollapseError, CutError, InputError
-from ..functional.penalties import check_spare
+from ..functional.penalties import check_spare, pressed
 from ..intake import Options
 from ..ledger import LedgerFile
 from ..proof import Certificate, Evidence
@@ -213,8 +213,11 @@ class NodeDrop:
             self._watch.check()
         lam, spare = self.lam, self._spare(self.step)
         self.step += 1
-        acting = [(factor, partial(term, spare=spare)) for factor, term in self._terms if lam * factor > 0]
-        terms = [factor * late(term) for factor, term in acting]
+        terms = [
+            factor * late(partial(term, spare=spare))
+            for factor, units, term in self._terms
+            if lam * factor > 0 and pressed(units, spare, self._penalties.multiple) > 0  # a layer at rest costs nothing
+        ]
         nothing = torch.zeros((), device=next(self.model.parameters()).device, requires_grad=True)
         total = lam * torch.stack(terms).sum() if terms else nothing
         token = _Token()
@@ -311,7 +314,8 @@ class NodeDrop:
         terms = (self._penalties.term(target, tensors, self._batch, domain) for target in self.targets)
         tolls = factors(self._session.structure, self.targets, self.toll)
         own = [self._factor(target) * toll for target, toll in zip(self.targets, tolls, strict=True)]
-        self._terms = list(zip(own, terms, strict=True))
+        sizes = [target.units(tensors[target.weight]) for target in self.targets]
+        self._terms = list(zip(own, sizes, terms, strict=True))
 
     def _factor(self, target: Target) -> float:
         found = [factor for pattern, factor in self.lam_of.items() if fnmatchcase(target.layer, pattern)]
