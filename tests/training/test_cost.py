@@ -95,13 +95,13 @@ def test_the_toll_is_more_pressure_where_units_cost_more() -> None:
     """λ's factors are costs beside their mean, to the given power, on top of those of `lam_of`."""
     model, example = networks()["plain"]
     plain = nd.NodeDrop(copy.deepcopy(model), None, example, lam=1e-3)
-    assert [factor for factor, _ in plain._terms] == [1.0, 1.0, 1.0]
+    assert [factor for factor, *_ in plain._terms] == [1.0, 1.0, 1.0]
     found = costs(plain._session.structure, plain.targets)
     mean = sum(found) / 3
     for power in (0.5, 1.0):
         drop = nd.NodeDrop(copy.deepcopy(model), None, example, lam=1e-3, toll=power, lam_of={"0": 3.0})
         wanted = [3 * (found[0] / mean) ** power, *((cost / mean) ** power for cost in found[1:])]
-        assert [factor for factor, _ in drop._terms] == pytest.approx(wanted)
+        assert [factor for factor, *_ in drop._terms] == pytest.approx(wanted)
     assert found[0] > found[2], "a unit of a convolution costs more than one of a small dense layer"
 
 
