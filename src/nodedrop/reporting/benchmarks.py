@@ -73,13 +73,14 @@ def page(records: Mapping[str, Record], command: str, notes: str = "", pictures:
         "# Benchmarks",
         f"*Generated from records by `{command}`; every number in the tables comes from them. Do not edit.*",
         "Both sides of a ratio run in one process, in turns, so that whatever else the machine does falls on both; "
-        "only peers run one after another. A figure is the median over rounds, with the middle half of them beside it, "
-        "or all where there are few.",
+        "only peers, and the cuts of growing networks, are timed one after another. A figure is the median over "
+        "rounds, with the middle half of them beside it, or all where there are few. Records of whole runs hold their "
+        "recipes, value by value.",
         f"{len(limited) - len(missed)} of {len(limited)} figures that have a limit keep it."
         + (" Missed:\n\n" + "\n".join(f"- {name}" for name in missed) if missed else ""),
     ]
     if notes:
-        parts.append(f"## What is missed, and why\n\n{notes}")
+        parts.append(f"## What is missed, and what to know of the rest\n\n{notes}")
     for name, record in records.items():
         parts += [f"## {NAMES[name][0].upper()}{NAMES[name][1:]}", origin(record), markdown(figures(record)).rstrip()]
         parts += [markdown(table).rstrip() for table in DETAILS.get(name, _none)(record)]
@@ -93,10 +94,13 @@ def page(records: Mapping[str, Record], command: str, notes: str = "", pictures:
 
 
 def origin(record: Record) -> str:
-    """What measured it, and on what."""
+    """What measured it, with which seeds, and on what."""
     m = record["machine"]
+    rows = [*record.get("runs", ()), *record.get("rows", ())]
+    seeds = sorted({row.get("seed", row.get("recipe", {}).get("seed")) for row in rows} - {None})
+    words = f", seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}," if seeds else ""
     return (
-        f"`{record['command']}` on {m['processor']}, {m['cores']} cores, {m['threads']} "
+        f"`{record['command']}`{words} on {m['processor']}, {m['cores']} cores, {m['threads']} "
         f"thread{'s' if m['threads'] != 1 else ''}, {m['system']}, Python {m['python']}, torch {m['torch']}."
     )
 

@@ -297,7 +297,7 @@ def _capital(text: str) -> str:
 def _text(records: Sequence[Record], topic: str) -> Iterable[str]:
     """The most units that went at a perplexity within one per cent of the baseline's."""
     found = standard(records, TEXT)
-    for setting in settings(found):
+    for setting in sorted(settings(found), key=lambda setting: bool(setting.overrides)):  # recipes as they stand first
         for one in setting.series:
             if one.baseline is None or not one.points:
                 continue
@@ -305,12 +305,13 @@ def _text(records: Sequence[Record], topic: str) -> Iterable[str]:
             best = max((p for p in one.points if p.perplexity.mean <= 1.01 * base), key=lambda p: p.units_removed.mean,
                        default=None)  # fmt: skip
             if best is None:
-                yield f"No λ kept the perplexity within 1 % of the baseline's, {base:.3f}."
+                yield f"{_capital(setting.title)}: no λ kept the perplexity within 1 % of the baseline's, {base:.3f}."
                 continue
             yield (
-                f"With λ = {lam_of(best.lam)}, {best.units_removed.mean:.1f} % of the feed-forward units went at a "
-                f"perplexity of {best.perplexity.mean:.3f}, where the baseline has {base:.3f}. At the best epoch of "
-                f"each it is {best.lowest.mean:.3f} and {one.baseline.lowest.mean:.3f}."
+                f"{_capital(setting.title)}: with λ = {lam_of(best.lam)}, {best.units_removed.mean:.1f} % of the "
+                f"feed-forward units went at a perplexity of {best.perplexity.mean:.3f}, where the baseline has "
+                f"{base:.3f}. At the best epoch of each it is {best.lowest.mean:.3f} and "
+                f"{one.baseline.lowest.mean:.3f}."
             )
     yield from _cuts(found)
     yield from _collapses(found)
