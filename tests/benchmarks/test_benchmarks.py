@@ -104,6 +104,11 @@ def test_both_sides_of_a_whole_run_are_alike(tmp_path: Path) -> None:
     assert row["dense"]["cuts"] == 0 < row["nodedrop"]["seconds"]
 
 
+def test_seeds_count_up_from_the_recipe_s() -> None:
+    record = benchmark("run")(Settings(seeds=2, quick=True, changes={"seed": 3}))
+    assert [row["recipe"]["seed"] for row in record["runs"]] == [3, 4]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -30,9 +30,9 @@ class Settings:
     """How much to measure, and on what.
 
     `quick` takes networks and data so small that it ends in seconds: it shows that a benchmark works, and its figures
-    mean nothing. Whole runs are repeated for each of `seeds`, other measurements for `rounds`. `changes` are values of
-    the recipes that whole runs follow, `record` is the result of a run whose widths a compact network is to have.
-    `tell` hears in words where a long benchmark is, and which share of it is done.
+    mean nothing. Whole runs are repeated for `seeds`, counted up from the recipe's, other measurements for `rounds`.
+    `changes` are values of the recipes that whole runs follow, `record` is the result of a run whose widths a compact
+    network is to have. `tell` hears in words where a long benchmark is, and which share of it is done.
     """
 
     rounds: int = 9

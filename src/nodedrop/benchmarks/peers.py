@@ -39,7 +39,7 @@ def run(settings: Settings) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     missing: dict[str, str] = {}
     for network, made, norm in ((PLAIN, plain, False), (WITH_NORM, changed(plain, NORM), True)):
-        for seed in range(settings.seeds):
+        for seed in range(made.seed, made.seed + settings.seeds):
             rows += compared(network, replace(made, seed=seed), settings, missing, norm=norm)
     try:
         installed = version("torch-pruning")

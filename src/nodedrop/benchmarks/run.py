@@ -55,7 +55,7 @@ def races(name: str, cases: Mapping[str, Case], settings: Settings) -> dict[str,
             missing[title] = f"the data set {made.data} is not there or cannot be read; --data-dir names its folder"
             continue
         held = []
-        for seed in range(settings.seeds):
+        for seed in range(made.seed, made.seed + settings.seeds):
             held.append(race(replace(made, seed=seed), data, settings, f"{title}, seed {seed}"))
             rows.append({"case": title, **held[-1]})
         figures += figures_of(title, case, held)

@@ -21,7 +21,7 @@ RESULTS = Path("results/bench")
 def bench(
     names: Annotated[list[str] | None, typer.Argument(help=f"Which: {', '.join(NAMES)}; all if left out.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often each side runs.")] = 9,
-    seeds: Annotated[int, typer.Option(min=1, help="How often whole runs are made (run, peers).")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of whole runs (cifar, demo, peers, run).")] = 1,
     changes: SetOption = None,
     record: Annotated[Path | None, typer.Option(help="A run's result.json, whose widths inference is to take.")] = None,
     threads: Annotated[int, typer.Option(min=0, help="Threads of torch; 0 leaves its own choice.")] = 0,
