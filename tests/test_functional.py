@@ -349,6 +349,8 @@ def test_every_kind_of_penalty_spares() -> None:
         assert compute(spare=0.3, multiple=4) == 2 * compute(spare=0.6), "four of six; the two count for a block"
         assert compute(spare=0.9, multiple=4) == 2 * compute(spare=0.6), "eight would be all six, so four"
         assert compute(spare=0.3, multiple=8) == compute(spare=1) == 0, "there are no eight"
+        assert compute(spare=3) == compute(spare=0.5), "a number of units"
+        assert compute(spare=6) == compute(spare=7) == 0, "all there are"
 
 
 @pytest.mark.parametrize("m", [1, 64, 100.0])
@@ -407,8 +409,9 @@ DENSE, ROW = torch.zeros(3, 4), torch.zeros(4)
 BAD_INPUT: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: penalty(DENSE, form="l1"), "form must be one of paper, one-sided, .*, got 'l1'"),
     (lambda: penalty_bn(ROW, ROW, 4, form="l2"), "form must be one of paper, one-sided, got 'l2'"),
-    (lambda: penalty(DENSE, spare=1.1), "spare must be from 0 to 1, got 1.1"),
-    (lambda: penalty_bn(ROW, ROW, 4, spare=-0.1), "spare must be from 0 to 1, got -0.1"),
+    (lambda: penalty(DENSE, spare=1.1), "spare must be from 0 to 1, or a whole number of units, got 1.1"),
+    (lambda: penalty_bn(ROW, ROW, 4, spare=-0.1), "spare must be from 0 to 1, or .*, got -0.1"),
+    (lambda: penalty(DENSE, spare=math.inf), "spare must be from 0 to 1, or .*, got inf"),
     (lambda: penalty(DENSE, spare=0.5, multiple=0), "multiple must be at least 1, got 0"),
     (lambda: penalty(DENSE, multiple=2), "multiple=2 rounds .*, so it needs spare above 0"),
     (lambda: penalty(DENSE, C=0.0), "C must be positive and finite, got 0.0"),

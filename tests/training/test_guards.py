@@ -127,9 +127,10 @@ def test_lam_must_be_a_number(lam: object) -> None:
         shrinking(net(), lam=lam)
 
 
-def test_a_factor_for_a_layer_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InputError, match=r"lam_of names 'fc\*', and no layer that the penalty acts on does: 0, 2"):
-        shrinking(net(), lam_of={"fc*": 0.5})
+@pytest.mark.parametrize("name", ["lam_of", "spare_of"])
+def test_a_layer_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=rf"{name} names 'fc\*', and no layer that the penalty acts on does: 0, 2"):
+        shrinking(net(), **{name: {"fc*": 0.5}})
 
 
 class Other(nn.Sequential):

@@ -373,7 +373,8 @@ def press(drop: NodeDrop, optimizer: torch.optim.Optimizer, steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spare", "multiple", "left"), [(0.0, 1, 0), (0.5, 1, 1), (0.7, 1, 3), (0.5, 4, 4), (0.7, 4, 12), (0.5, 16, 16)]
+    ("spare", "multiple", "left"),
+    [(0.0, 1, 0), (0.5, 1, 1), (0.7, 1, 3), (0.5, 4, 4), (0.7, 4, 12), (0.5, 16, 16), (7, 1, 7), (7, 4, 8)],
 )
 def test_a_layer_comes_to_rest_at_the_units_that_are_spared(spare: float, multiple: int, left: int) -> None:
     torch.manual_seed(0)
@@ -383,6 +384,18 @@ def test_a_layer_comes_to_rest_at_the_units_that_are_spared(spare: float, multip
     drop = NodeDrop(model, optimizer, torch.rand(2, 3), lam=1.0, **options)
     press(drop, optimizer, 300)
     assert drop.widths["0"] == left
+
+
+def test_layers_come_to_rest_at_numbers_of_their_own() -> None:
+    torch.manual_seed(0)
+    layers = [layer for width in (20, 20, 20) for layer in (nn.LazyLinear(width), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.LazyLinear(2))
+    model(torch.rand(2, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    table = {"*": 5, "2": 12, "4": 0.7}
+    drop = NodeDrop(model, optimizer, torch.rand(2, 3), lam=1.0, spare=0.5, spare_of=table, multiple=4)
+    press(drop, optimizer, 300)
+    assert drop.widths == {"0": 8, "2": 12, "4": 12}, "the last pattern that fits, rounded up"
 
 
 def test_the_share_that_is_spared_may_change_with_the_steps() -> None:
@@ -411,7 +424,7 @@ def test_a_share_beyond_all_is_refused_at_the_step_that_has_it() -> None:
     share = schedules.until(schedules.constant(0.5), steps=1, then=1.5)
     drop = NodeDrop(model, None, torch.rand(2, 3), lam=1.0, spare=share)
     drop.penalty().backward()
-    with pytest.raises(InputError, match=r"spare must be from 0 to 1, got 1\.5"):
+    with pytest.raises(InputError, match=r"spare must be from 0 to 1, or a whole number of units, got 1\.5"):
         drop.penalty()
 
 
@@ -544,6 +557,7 @@ def test_bad_input() -> None:
         ({"lam": -1.0}, "λ must be a number from 0 on"),
         ({"C": 0.0}, "C must be above 0"),
         ({"spare": 1.5}, "spare must be from 0 to 1"),
+        ({"spare_of": {"0": 1.5}}, "spare must be from 0 to 1"),
         ({"spare": 0.5, "multiple": 0}, "multiple must be at least 1"),
         ({"multiple": 8}, "multiple=8 rounds the number of units that are spared, so it needs spare above 0"),
         ({"toll": -0.5}, "toll must be at least 0"),

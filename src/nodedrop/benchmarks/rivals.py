@@ -138,7 +138,7 @@ class Chain(nn.Module):
 
 def paper(made: Recipe, data: Data, tell: Tell, *, lam: float) -> Outcome:
     """The paper's procedure done plainly: activation and penalty by autograd, units removed once, at the end."""
-    made = replace(made, lam=lam, spare=0.0, multiple=1, toll=0.0)
+    made = replace(made, lam=lam, spare=0.0, spare_of="", multiple=1, toll=0.0)
     trainer = Trainer(made, data, tell)
     model = trainer.model
     names = [name for name, part in model.named_children() if isinstance(part, SoftClampedReLU)]

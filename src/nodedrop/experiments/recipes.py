@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from ..errors import InputError
 from ..functional import NORM_PENALTY_FORMS, PENALTY_FORMS
+from ..functional.penalties import is_spare
 from .data import SOURCES, TEXT
 from .networks import ACTIVATIONS, NETWORKS
 from .own import is_own
@@ -48,7 +49,8 @@ class Recipe:
     form: str = "paper"
     norm_form: str = "paper"
     m: str = "elements"
-    spare: float = 0.0  # share of each layer's units that the penalty leaves alone
+    spare: float = 0.0  # share of each layer's units that the penalty leaves alone, or their number
+    spare_of: str = ""  # "conv1=8,conv*=32": shares or numbers of layers' own, the last one that fits
     multiple: int = 1  # of which the number of these units is one
     toll: float = 0.0  # power of what a unit costs in multiply-adds that its layer's λ is multiplied by
     evidence: str = "proved"
@@ -217,6 +219,16 @@ def domain_of(made: Recipe) -> tuple[float, float]:
     return float(lo), float(hi)
 
 
+def spares_of(made: Recipe) -> dict[str, float]:
+    """What is spared of layers by name or pattern.
+
+    >>> spares_of(Recipe(spare_of="conv*=32,conv1=0.5"))
+    {'conv*': 32.0, 'conv1': 0.5}
+    """
+    rows = (row.partition("=") for row in made.spare_of.split(",") if row.strip())
+    return {name.strip(): float(value) for name, _, value in rows}
+
+
 def to_json(made: Recipe) -> dict[str, Any]:
     """A recipe as plain data."""
     return asdict(made)
@@ -293,6 +305,14 @@ def _is_domain(text: str) -> bool:
     return -math.inf < lo < hi < math.inf
 
 
+def _is_table(text: str) -> bool:
+    try:
+        table = spares_of(Recipe(spare_of=text))
+    except ValueError:
+        return False
+    return all(name and is_spare(value) for name, value in table.items())
+
+
 _ABOVE: Rule = (lambda value: 0 < value < math.inf, "above 0")
 _WANTED: dict[str, Rule] = {
     "network": _or_own(NETWORKS),
@@ -313,7 +333,8 @@ _WANTED: dict[str, Rule] = {
     "form": _one_of(PENALTY_FORMS),
     "norm_form": _one_of(NORM_PENALTY_FORMS),
     "m": (_is_count, "elements, batch, channels or a number above 1"),
-    "spare": (lambda value: 0 <= value <= 1, "from 0 to 1"),
+    "spare": (is_spare, "from 0 to 1, or a whole number of units"),
+    "spare_of": (_is_table, "layers with shares or numbers of units, such as 'conv*=32,dense=0.5'"),
     "multiple": _least(1),
     "toll": (lambda value: 0 <= value < math.inf, "at least 0"),
     "evidence": _one_of(("proved", "batch-proved")),

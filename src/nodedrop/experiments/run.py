@@ -24,7 +24,7 @@ from .lock import locked
 from .machine import machine
 from .making import count_of, data_of, example, network, optimizer, pressure, rate, scaled, spared
 from .networks import ACTIVATIONS
-from .recipes import Recipe, complete, domain_of
+from .recipes import Recipe, complete, domain_of, spares_of
 
 CHECKPOINT_SECONDS = 60.0
 Watch = Callable[["Progress"], None]
@@ -149,7 +149,8 @@ class Run:
             self.model, self.optimizer, example(recipe, data, 4),
             lam=pressure(recipe, per_epoch), C=recipe.C, domain=None if data.text else domain_of(recipe),
             form=recipe.form, norm_form=recipe.norm_form, m=count_of(recipe.m), spare=spared(recipe, per_epoch),
-            multiple=recipe.multiple, toll=recipe.toll, evidence=recipe.evidence,  # type: ignore[arg-type]
+            spare_of=spares_of(recipe), multiple=recipe.multiple, toll=recipe.toll,
+            evidence=recipe.evidence,  # type: ignore[arg-type]
             batch_size=recipe.batch, on_collapse="allow", check_inputs=False, ledger=self.ledger,
         )  # fmt: skip
         self._count()

@@ -122,10 +122,11 @@ def penalty(
     summed in float32.
 
     `spare` is the share of the units, those with the largest penalties, that is left out of the sum: the others are
-    driven out, and these learn undisturbed. Of any share above 0, at least one unit is spared. With `multiple`, the
-    number of those spared is rounded up to a multiple of it, or down where that would be all: a layer comes to rest at
-    such a width only, with `spare=1` at the next one below. Whole blocks are what hardware computes, so the others, if
-    they do not fill theirs, count for as many as would: one unit beyond 24, with `multiple=8`, counts eightfold.
+    driven out, and these learn undisturbed. Of any share above 0, at least one unit is spared. A whole number above 1
+    is the number of these units, whatever the layer's width. With `multiple`, it is rounded up to a multiple, or down
+    where that would be all: a layer comes to rest at such a width only, with `spare=1` at the next one below. Whole
+    blocks are what hardware computes, so the others, if they do not fill theirs, count for as many as would: one unit
+    beyond 24, with `multiple=8`, counts eightfold.
 
     >>> weight = torch.tensor([[0.5, -2.0], [0.25, 0.25]])
     >>> bias = torch.tensor([0.0, -3.0])
@@ -277,18 +278,26 @@ def pressed(units: int, spare: float, multiple: int) -> int:
 
     >>> [pressed(units, 0.7, 8) for units in (64, 48, 24, 20, 5)]
     [16, 8, 0, 4, 0]
+    >>> [pressed(units, 32, 8) for units in (64, 48, 35, 32, 16)]
+    [32, 16, 3, 0, 0]
     """
     check_spare(spare, multiple)
-    spared = math.ceil(math.ceil(spare * units) / multiple) * multiple
+    wanted = spare if spare > 1 else spare * units
+    spared = math.ceil(math.ceil(wanted) / multiple) * multiple
     if spared >= units:
         spared = units // multiple * multiple or units
     return units - spared
 
 
+def is_spare(spare: float) -> bool:
+    """Whether it is a share, or a number of units."""
+    return 0 <= spare <= 1 or (1 < spare < math.inf and spare == int(spare))
+
+
 def check_spare(spare: float, multiple: int) -> None:
     """Refuse what `penalty` cannot take."""
-    if not 0 <= spare <= 1:
-        raise InputError(f"spare must be from 0 to 1, got {spare}.")
+    if not is_spare(spare):
+        raise InputError(f"spare must be from 0 to 1, or a whole number of units, got {spare}.")
     if multiple < 1:
         raise InputError(f"multiple must be at least 1, got {multiple}.")
     if spare == 0 < multiple - 1:

@@ -15,7 +15,7 @@ from .records import VARIED, Record
 LONG = "cifar10-vgg16-long"  # the experiment of the convergence figure
 ONCE = 10**5  # steps: who looks for dead units no more often cuts at the end alone
 # Values that a dense run does not use.
-PENALTY = ("C", "norm_form", "m", "spare", "multiple", "toll", "evidence", "quiet", "rest", "fade", "least")
+PENALTY = ("C", "norm_form", "m", "spare", "spare_of", "multiple", "toll", "evidence", "quiet", "rest", "fade", "least")
 
 
 @dataclass(frozen=True)

@@ -79,16 +79,17 @@ class NodeDrop:
     step 1: 3 units removed, 5 left, 37 parameters
 
     `lam` is a number (the paper's default is 1e-5) or a schedule from `nodedrop.training.schedules`; `lam_of` gives
-    layers, by name or pattern, factors of their own. `form` is the penalty of layers without batch norm, `norm_form`
-    of those with; `m` says what batch norm's bound counts: "elements" (N·H·W, sound), "batch" (the paper's text),
-    "channels" (its published code) or a number. `spare` is the share of each layer's units that the penalty leaves
-    alone, those farthest from dying: the others go sooner, and the penalty alone never takes a layer's last unit (0 in
-    the paper); it may be a schedule, too. Their number is rounded to a `multiple`, so that layers come to rest at
-    widths that suit the hardware (1 in the paper, 8 suits most processors). `toll` puts more of the pressure where time
-    is spent: each layer's λ is multiplied by what one of its units costs in multiply-adds, beside the mean of all
-    layers, to this power (0 in the paper, 0.5 is a good start where speed counts). With `evidence="batch-proved"` units
-    go as in the paper's NodeDrop-BN, and each event states how much eval-mode outputs changed on `example_inputs` and
-    on `samples`, if given.
+    layers, by name or pattern, factors of their own, the last one that fits. `form` is the penalty of layers without
+    batch norm, `norm_form` of those with; `m` says what batch norm's bound counts: "elements" (N·H·W, sound), "batch"
+    (the paper's text), "channels" (its published code) or a number. `spare` is the share of each layer's units that the
+    penalty leaves alone, those farthest from dying: the others go sooner, and the penalty alone never takes a layer's
+    last unit (0 in the paper). A whole number above 1 is the number of these units, so that all layers come to rest at
+    one width; it may be a schedule, too. The number is rounded to a `multiple`, so that this width suits the hardware
+    (1 in the paper, 8 suits most processors). `toll` puts more of the pressure where time is spent: each layer's λ is
+    multiplied by what one of its units costs in multiply-adds, beside the mean of all layers, to this power (0 in the
+    paper, 0.5 is a good start where speed counts). With `evidence="batch-proved"` units go as in the paper's
+    NodeDrop-BN, and each event states how much eval-mode outputs changed on `example_inputs` and on `samples`, if
+    given.
 
     `dtype` is the precision of the forward pass where it is lower than the parameters', as under autocast: the proofs
     count its rounding. A layer that loses all its units is kept alive by one of them with a warning;
@@ -122,6 +123,7 @@ class NodeDrop:
         include: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
         lam_of: Mapping[str, float] | None = None,
+        spare_of: Mapping[str, float] | None = None,
         on_collapse: OnCollapse = "keep",
         copies: Sequence[nn.Module] = (),
         check_inputs: bool = True,
@@ -136,7 +138,10 @@ class NodeDrop:
             raise InputError(f"on_collapse must be 'keep', 'error' or 'allow', not {on_collapse!r}")
         if not 0 <= toll < math.inf:
             raise InputError(f"toll must be at least 0, not {toll}")
-        self.on_collapse, self.lam_of, self.toll = on_collapse, dict(lam_of or {}), toll
+        self.on_collapse, self.toll = on_collapse, toll
+        self.lam_of, self.spare_of = dict(lam_of or {}), dict(spare_of or {})
+        for own in self.spare_of.values():
+            check_spare(own, multiple)
         if evidence == "batch-proved" and batch_size is None:
             raise InputError("evidence='batch-proved' needs batch_size=, the largest batch you will train with")
         _require_training_possible()
@@ -179,10 +184,8 @@ class NodeDrop:
             raise InputError("every layer that NodeDrop could act on is frozen: requires_grad is False")
         if still:
             warnings.warn(f"the penalty does not move {', '.join(still)}: requires_grad is False", stacklevel=2)
-        for pattern in self.lam_of:
-            if not any(fnmatchcase(target.layer, pattern) for target in self.targets):
-                names = ", ".join(target.layer for target in self.targets)
-                raise InputError(f"lam_of names '{pattern}', and no layer that the penalty acts on does: {names}")
+        self._require_layers("lam_of", self.lam_of)
+        self._require_layers("spare_of", self.spare_of)
         _IN_USE.add(self.model)
         self._watch = InputWatch(model, self._session.domain, batch_size) if check_inputs else None
         self._collapsed: tuple[str, ...] = ()
@@ -211,13 +214,13 @@ class NodeDrop:
         """λ times the penalties of all layers, to be added to the loss; counts one step."""
         if self._watch is not None and self._watch.free:
             self._watch.check()
-        lam, spare = self.lam, self._spare(self.step)
+        lam, share = self.lam, self._spare(self.step)
         self.step += 1
-        terms = [
-            factor * late(partial(term, spare=spare))
-            for factor, units, term in self._terms
-            if lam * factor > 0 and pressed(units, spare, self._penalties.multiple) > 0  # a layer at rest costs nothing
-        ]
+        terms = []
+        for factor, own, units, term in self._terms:
+            spare = share if own is None else own
+            if lam * factor > 0 and pressed(units, spare, self._penalties.multiple) > 0:  # at rest, it costs nothing
+                terms.append(factor * late(partial(term, spare=spare)))
         nothing = torch.zeros((), device=next(self.model.parameters()).device, requires_grad=True)
         total = lam * torch.stack(terms).sum() if terms else nothing
         token = _Token()
@@ -314,14 +317,21 @@ class NodeDrop:
         terms = (self._penalties.term(target, tensors, self._batch, domain) for target in self.targets)
         tolls = factors(self._session.structure, self.targets, self.toll)
         own = [self._factor(target) * toll for target, toll in zip(self.targets, tolls, strict=True)]
+        shares = [_last(self.spare_of, target) for target in self.targets]
         sizes = [target.units(tensors[target.weight]) for target in self.targets]
-        self._terms = list(zip(own, sizes, terms, strict=True))
+        self._terms = list(zip(own, shares, sizes, terms, strict=True))
 
     def _factor(self, target: Target) -> float:
-        found = [factor for pattern, factor in self.lam_of.items() if fnmatchcase(target.layer, pattern)]
-        if any(factor < 0 for factor in found):
+        found = _last(self.lam_of, target)
+        if found is not None and found < 0:
             raise InputError(f"the factor of λ for layer '{target.layer}' must be at least 0")
-        return found[-1] if found else 1.0
+        return 1.0 if found is None else found
+
+    def _require_layers(self, name: str, table: Mapping[str, float]) -> None:
+        for pattern in table:
+            if not any(fnmatchcase(target.layer, pattern) for target in self.targets):
+                names = ", ".join(target.layer for target in self.targets)
+                raise InputError(f"{name} names '{pattern}', and no layer that the penalty acts on does: {names}")
 
     def _trained(self, target: Target) -> bool:
         """Whether anything that the penalty acts on takes a gradient."""
@@ -334,6 +344,12 @@ class NodeDrop:
             _IN_USE.discard(model)
             if self._watch is not None:
                 self._watch.close()
+
+
+def _last(table: Mapping[str, float], target: Target) -> float | None:
+    """What the last pattern that fits a layer says of it."""
+    found = [value for pattern, value in table.items() if fnmatchcase(target.layer, pattern)]
+    return found[-1] if found else None
 
 
 def _shapes(model: nn.Module) -> list[tuple[int, ...]]:
