@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from nodedrop.benchmarks import NAMES, benchmark, harness, steps
 from nodedrop.benchmarks.harness import Settings
 from nodedrop.benchmarks.inference import Subject, cut, read
+from nodedrop.benchmarks.run import Case, races
 from nodedrop.cli.app import app
 from nodedrop.errors import InputError
 from nodedrop.experiments.networks import build
@@ -107,6 +108,17 @@ def test_both_sides_of_a_whole_run_are_alike(tmp_path: Path) -> None:
 def test_seeds_count_up_from_the_recipe_s() -> None:
     record = benchmark("run")(Settings(seeds=2, quick=True, changes={"seed": 3}))
     assert [row["recipe"]["seed"] for row in record["runs"]] == [3, 4]
+
+
+def test_the_dense_side_may_have_values_of_its_own_and_what_is_set_holds_for_both() -> None:
+    case = Case("mnist", {"network": "mnist-dense160", "lr": 1e-3}, 1.0, 1.0, {"lr": 2e-3, "batch": 100})
+    settings = Settings(quick=True, changes={"lam": 0.5, "C": 2.0})
+    (row,) = races("run", {"MNIST": case}, settings)["runs"]
+    sides = (row["recipe"], row["dense_recipe"])
+    assert [side["lr"] for side in sides] == [1e-3, 2e-3]
+    assert [side["lam"] for side in sides] == [0.5, 0.0], "whatever is set, the dense network has no penalty"
+    assert [side["C"] for side in sides] == [2.0, 2.0]
+    assert [side["epochs"] for side in sides] == [2, 2]
 
 
 @pytest.mark.parametrize(

@@ -195,15 +195,19 @@ def _growth(record: Record) -> Iterator[Table]:
 def _run(record: Record) -> Iterator[Table]:
     rows: list[tuple[Cell, ...]] = []
     for row in record["runs"]:
-        for side, name in (("nodedrop", f"NodeDrop, λ = {row['recipe']['lam']:g}"), ("dense", "dense ReLU")):
+        recipe = row["recipe"]
+        recipes = {"nodedrop": recipe, "dense": row.get("dense_recipe", recipe)}
+        names = {"nodedrop": f"NodeDrop, λ = {recipe['lam']:g}", "dense": "dense ReLU"}
+        for side, name in names.items():
             one = row[side]
             rows.append(
-                (row["case"], row["recipe"]["seed"], name, one["seconds"], one["cutting"], one["test_error"],
-                 one["parameters"], one["units"])
+                (row["case"], recipe["seed"], name, recipes[side]["lr"], one["seconds"], one["cutting"],
+                 one["test_error"], one["parameters"], one["units"])
             )  # fmt: skip
     heads = (
-        Column("run"), Column("seed", "d"), Column("side"), Column("seconds", ".1f"), Column("of them cutting", ".2f"),
-        Column("test error, %", ".2f"), Column("parameters", ",.0f"), Column("units", ",.0f"),
+        Column("run"), Column("seed", "d"), Column("side"), Column("learning rate", "g"), Column("seconds", ".1f"),
+        Column("of them cutting", ".2f"), Column("test error, %", ".2f"), Column("parameters", ",.0f"),
+        Column("units", ",.0f"),
     )  # fmt: skip
     yield Table("Whole runs", heads, tuple(rows))
 
