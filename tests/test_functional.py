@@ -409,7 +409,7 @@ DENSE, ROW = torch.zeros(3, 4), torch.zeros(4)
 BAD_INPUT: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: penalty(DENSE, form="l1"), "form must be one of paper, one-sided, .*, got 'l1'"),
     (lambda: penalty_bn(ROW, ROW, 4, form="l2"), "form must be one of paper, one-sided, got 'l2'"),
-    (lambda: penalty(DENSE, spare=1.1), "spare must be from 0 to 1, or a whole number of units, got 1.1"),
+    (lambda: penalty(DENSE, spare=1.1), "spare must be from 0 to 1, or a whole number of units above 1, got 1.1"),
     (lambda: penalty_bn(ROW, ROW, 4, spare=-0.1), "spare must be from 0 to 1, or .*, got -0.1"),
     (lambda: penalty(DENSE, spare=math.inf), "spare must be from 0 to 1, or .*, got inf"),
     (lambda: penalty(DENSE, spare=0.5, multiple=0), "multiple must be at least 1, got 0"),

@@ -111,14 +111,14 @@ def test_seeds_count_up_from_the_recipe_s() -> None:
 
 
 def test_the_dense_side_may_have_values_of_its_own_and_what_is_set_holds_for_both() -> None:
-    case = Case("mnist", {"network": "mnist-dense160", "lr": 1e-3}, 1.0, 1.0, {"lr": 2e-3, "batch": 100})
+    case = Case("mnist", {"network": "mnist-dense160", "lr": 1e-3}, 1.0, 1.0, {"lr": 2e-3, "optimizer": "sgd"})
     settings = Settings(quick=True, changes={"lam": 0.5, "C": 2.0})
     (row,) = races("run", {"MNIST": case}, settings)["runs"]
     sides = (row["recipe"], row["dense_recipe"])
     assert [side["lr"] for side in sides] == [1e-3, 2e-3]
     assert [side["lam"] for side in sides] == [0.5, 0.0], "whatever is set, the dense network has no penalty"
     assert [side["C"] for side in sides] == [2.0, 2.0]
-    assert [side["epochs"] for side in sides] == [2, 2]
+    assert [side["optimizer"] for side in sides] == ["adam", "sgd"]
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,21 @@ def test_no_value_of_a_network_with_branches_leaves_its_bounds() -> None:
     check_bounds(Branches(), [(2, 2, 8, 8)], (0.0, 1.0), linear=True, samples=20, climbs=2)
 
 
+def test_a_value_is_tightened_whether_it_is_pooled_before_or_after_its_activation() -> None:
+    torch.manual_seed(0)
+    first, second, pool = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3), nn.MaxPool2d(2)
+    bounds = []
+    for rest in ((nn.ReLU(), pool), (pool, nn.ReLU())):
+        net = nn.Sequential(first, nn.ReLU(), second, *rest)
+        (graph,) = trace(net, torch.rand(2, 1, 8, 8)).in_mode("eval")
+        last = [node.name for node in graph.nodes if node.op == "aten.conv2d.default"][-1]
+        plain, linear = (bound(graph, tensors_of(net), (0.0, 1.0), linear=choice)[last] for choice in (False, True))
+        assert (linear.hi < plain.hi).any()
+        bounds.append(linear)
+    assert torch.equal(bounds[0].hi, bounds[1].hi)
+    assert torch.equal(bounds[0].lo, bounds[1].lo)
+
+
 @settings(
     max_examples=25, deadline=None, derandomize=True, database=None, phases=(Phase.generate,),
     suppress_health_check=list(HealthCheck),

@@ -1,5 +1,6 @@
 """The paper's networks: its counts of nodes and parameters, and graphs that the analysis knows wholly."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -40,6 +41,27 @@ def nodes(net: nn.Module) -> int:
 )
 def test_parameters_are_those_of_the_paper(name: str, options: dict[str, Any], count: int) -> None:
     assert parameters(build(name, **options)) == count
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_pooling_before_the_activation_is_the_paper_s_network(activation: str, batch_norm: bool) -> None:
+    """Activations that come first, as in the paper, give the same values and, but for ties, the same gradients."""
+    torch.manual_seed(0)
+    net = build("mnist-dense160", activation=activation, batch_norm=batch_norm, width=0.5)
+    parts = dict(net.named_children())
+    for before, after in pairwise(list(parts)):
+        if before.startswith("pool"):
+            parts[before], parts[after] = parts[after], parts[before]
+    assert [type(part) for part in parts.values()] != [type(part) for part in net]
+    images, found = torch.rand(8, 1, 28, 28), []
+    for model in (net, nn.Sequential(*parts.values())):
+        out = model(images)
+        grads = torch.autograd.grad(nn.functional.cross_entropy(out, torch.arange(8)), list(net.parameters()))
+        found.append((out, *grads))
+    (ours, *our_grads), (theirs, *their_grads) = found
+    assert torch.equal(ours, theirs)
+    torch.testing.assert_close(our_grads, their_grads, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])

@@ -7,7 +7,7 @@ import pytest
 
 from nodedrop.errors import InputError
 from nodedrop.experiments.making import pressure, spared
-from nodedrop.experiments.recipes import EXPERIMENTS, Recipe, baseline, changed, domain_of, recipe
+from nodedrop.experiments.recipes import EXPERIMENTS, Recipe, baseline, changed, domain_of, recipe, spares_of
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -92,3 +92,6 @@ def test_the_penalty_acts_between_quiet_and_rest() -> None:
     rounding = changed(made, {"spare": 0.7, "multiple": 8})
     assert [spared(rounding, 4)(step) for step in (0, 19, 20, 39)] == [0.7, 0.7, 1.0, 1.0]
     assert [pressure(rounding, 4)(step) for step in (3, 19, 39)] == [0.0, 1e-3, 1e-2], "on units beyond a multiple"
+    named = changed(made, {"spare_of": "conv1=8,conv*=32,conv1=16"})
+    assert pressure(named, 4)(39) == 1e-2, "what is to go by name goes on being pressed"
+    assert list(spares_of(named).items()) == [("conv*", 32.0), ("conv1", 16.0)], "the last one that fits counts"

@@ -398,6 +398,12 @@ def test_layers_come_to_rest_at_numbers_of_their_own() -> None:
     assert drop.widths == {"0": 8, "2": 12, "4": 12}, "the last pattern that fits, rounded up"
 
 
+def test_what_no_layer_uses_is_not_asked_for() -> None:
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    drop = NodeDrop(model, None, torch.rand(2, 3), lam=1.0, spare_of={"*": 4}, multiple=4)  # with spare=0
+    assert drop.penalty() > 0
+
+
 def test_the_share_that_is_spared_may_change_with_the_steps() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 21), nn.ReLU(), nn.Linear(21, 2))
@@ -424,7 +430,7 @@ def test_a_share_beyond_all_is_refused_at_the_step_that_has_it() -> None:
     share = schedules.until(schedules.constant(0.5), steps=1, then=1.5)
     drop = NodeDrop(model, None, torch.rand(2, 3), lam=1.0, spare=share)
     drop.penalty().backward()
-    with pytest.raises(InputError, match=r"spare must be from 0 to 1, or a whole number of units, got 1\.5"):
+    with pytest.raises(InputError, match=r"spare must be from 0 to 1, or a whole number of units above 1, got 1\.5"):
         drop.penalty()
 
 

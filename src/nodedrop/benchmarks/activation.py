@@ -15,7 +15,8 @@ from ..functional import soft_clamped_relu
 from ..kernels import eager
 from .harness import Figure, Settings, Times, document, interleaved, ratio, threads
 
-# Four 3×3 convolutions without padding, pooling after the second and the fourth, one dense layer.
+# Four 3×3 convolutions without padding, pooling after the second and the fourth, one dense layer; activations come
+# before pooling, as in the paper.
 MAPS = ((256, 32, 26, 26), (256, 32, 24, 24), (256, 64, 10, 10), (256, 64, 8, 8), (256, 128))
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels last": torch.channels_last}
 LIMIT = 1.5

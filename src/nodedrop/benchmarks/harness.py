@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -125,7 +126,7 @@ def command(name: str, settings: Settings) -> str:
         words += [option, str(now)] if now != usual else []
     for key, value in settings.changes.items():
         words += ["--set", f"{key}={value}"]
-    return " ".join([*words, *(["--quick"] if settings.quick else [])])
+    return shlex.join([*words, *(["--quick"] if settings.quick else [])])
 
 
 def write(record: Mapping[str, Any], folder: Path) -> Path:

@@ -82,7 +82,7 @@ def race(sides: Mapping[str, Recipe], data: Data, settings: Settings, words: str
         for item in runs.values():
             item.open()
         paths, seconds = {side: item.steps() for side, item in runs.items()}, dict.fromkeys(runs, 0.0)
-        total, done = sides["dense"].epochs * (len(runs["dense"].batches) + 1), 0
+        total, done = max(made.epochs * (len(runs[side].batches) + 1) for side, made in sides.items()), 0
         while done < total:
             settings.tell(words, done / total)
             for side, path in paths.items():

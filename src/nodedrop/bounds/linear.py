@@ -43,12 +43,12 @@ SUMS = frozenset(
     )
 )  # fmt: skip
 PAIRS = frozenset(("aten.add.Tensor", "aten.sub.Tensor"))
+POOLS = frozenset(f"aten.max_pool{axes}d.default" for axes in (1, 2, 3))
 
 
 def tightened(context: Context, node: Node, found: Interval) -> Interval:
     """The interval of a value that an activation reads, cut down where its sign is open."""
-    readers = (context.graph.by_name[name].op for name in context.graph.readers.get(node.name, ()))
-    if found.exact or prod(node.shape) > MOST or not any(op in LINES for op in readers) or not _worth(context, node):
+    if found.exact or prod(node.shape) > MOST or not _activated(context.graph, node) or not _worth(context, node):
         return found
     known = found.double()
     open_ = ((known.lo < 0) & (known.hi > 0)).expand(node.shape).reshape(-1).nonzero().reshape(-1)
@@ -68,6 +68,12 @@ def tightened(context: Context, node: Node, found: Interval) -> Interval:
         lo=torch.maximum(known.lo, lo.amin(uniform, keepdim=True) if uniform else lo),
         hi=torch.minimum(known.hi, hi.amax(uniform, keepdim=True) if uniform else hi),
     )
+
+
+def _activated(graph: Graph, node: Node) -> bool:
+    """Whether an activation reads the value, or the largest of its windows."""
+    readers = [graph.by_name[name] for name in graph.readers.get(node.name, ())]
+    return any(item.op in LINES or (item.op in POOLS and _activated(graph, item)) for item in readers)
 
 
 def _worth(context: Context, node: Node) -> bool:

@@ -18,7 +18,7 @@ from .networks import NETWORKS, build
 from .own import is_own, own_data, own_network
 from .recipes import Recipe, domain_of
 
-SHARP = 10  # how much harder the few units beyond a multiple are pressed once all others rest
+SHARP = 10  # how much harder the few units that are still to go are pressed once all others rest
 
 
 def data_of(recipe: Recipe, data_dir: Path | None = None) -> Data:
@@ -78,7 +78,7 @@ def optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
 
 
 def pressure(recipe: Recipe, per_epoch: int) -> schedules.Schedule:
-    """λ at each step; in `rest` it acts on the few units beyond a multiple alone, which are to go soon."""
+    """λ at each step; in `rest` it acts on the few units beyond a multiple or `spare_of`, which are to go soon."""
     quiet, total = round(recipe.quiet * per_epoch), round((recipe.epochs - recipe.rest) * per_epoch)
     if recipe.fade and recipe.lam:
         fading = round(recipe.fade * total)
@@ -86,12 +86,12 @@ def pressure(recipe: Recipe, per_epoch: int) -> schedules.Schedule:
         rate = schedules.anneal(recipe.lam, recipe.lam / 100, fading, after=quiet, hold=hold)
     else:
         rate = schedules.warm_up(recipe.lam, quiet)
-    then = SHARP * recipe.lam if recipe.multiple > 1 else 0.0
+    then = SHARP * recipe.lam if recipe.multiple > 1 or recipe.spare_of else 0.0
     return schedules.until(rate, total, then) if recipe.rest else rate
 
 
 def spared(recipe: Recipe, per_epoch: int) -> schedules.Schedule:
-    """The share of units that are spared at each step: all of them, but for those beyond a multiple, in `rest`."""
+    """What is spared at each step, `spare_of` aside: in `rest` all units but those beyond a multiple."""
     return schedules.until(lambda step: recipe.spare, round((recipe.epochs - recipe.rest) * per_epoch), then=1.0)
 
 

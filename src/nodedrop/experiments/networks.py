@@ -50,7 +50,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Plain:
-    """3×3 convolutions, each with its number of units, POOL halving the image; a hidden dense layer; the classes."""
+    """3×3 convolutions, each with its number of units, POOL halving the image; a hidden dense layer; the classes.
+
+    Activations never fall, so that pooling before them gives the same, and leaves them a quarter of the values.
+    """
 
     convolutions: tuple[int, ...]
     dense: int
@@ -62,7 +65,8 @@ class Plain:
         for units in self.convolutions:
             if units == POOL:
                 size //= 2
-                parts[f"pool{number}"] = nn.MaxPool2d(2)
+                name, activation = parts.popitem()
+                parts[f"pool{number}"], parts[name] = nn.MaxPool2d(2), activation
                 continue
             number, outputs = number + 1, options.scaled(units)
             convolution = nn.Conv2d(inputs, outputs, 3, padding=self.padding)

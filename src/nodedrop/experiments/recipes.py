@@ -49,13 +49,13 @@ class Recipe:
     form: str = "paper"
     norm_form: str = "paper"
     m: str = "elements"
-    spare: float = 0.0  # share of each layer's units that the penalty leaves alone, or their number
-    spare_of: str = ""  # "conv1=8,conv*=32": shares or numbers of layers' own, the last one that fits
+    spare: float = 0.0  # share of each layer's units that the penalty leaves alone; above 1, their number
+    spare_of: str = ""  # "conv1=8,conv*=32": shares or numbers of layers' own, the last one that fits; to the end
     multiple: int = 1  # of which the number of these units is one
     toll: float = 0.0  # power of what a unit costs in multiply-adds that its layer's λ is multiplied by
     evidence: str = "proved"
     quiet: float = 0.0  # epochs without penalty at the start
-    rest: float = 0.0  # epochs without penalty at the end, but for units beyond a multiple
+    rest: float = 0.0  # epochs without penalty at the end, but for units beyond a multiple, or what `spare_of` says
     fade: float = 0.0  # share of the run before `rest`, at its end, over which λ falls to a hundredth
     least: int = 20  # steps from one look for dead units to the next
     evaluate: int = 1  # epochs from one look at the test set to the next
@@ -225,8 +225,12 @@ def spares_of(made: Recipe) -> dict[str, float]:
     >>> spares_of(Recipe(spare_of="conv*=32,conv1=0.5"))
     {'conv*': 32.0, 'conv1': 0.5}
     """
-    rows = (row.partition("=") for row in made.spare_of.split(",") if row.strip())
-    return {name.strip(): float(value) for name, _, value in rows}
+    found: dict[str, float] = {}
+    for row in filter(str.strip, made.spare_of.split(",")):
+        name, _, value = row.partition("=")
+        found.pop(name.strip(), None)  # a name that comes again has its last place
+        found[name.strip()] = float(value)
+    return found
 
 
 def to_json(made: Recipe) -> dict[str, Any]:
@@ -333,7 +337,7 @@ _WANTED: dict[str, Rule] = {
     "form": _one_of(PENALTY_FORMS),
     "norm_form": _one_of(NORM_PENALTY_FORMS),
     "m": (_is_count, "elements, batch, channels or a number above 1"),
-    "spare": (is_spare, "from 0 to 1, or a whole number of units"),
+    "spare": (is_spare, "from 0 to 1, or a whole number of units above 1"),
     "spare_of": (_is_table, "layers with shares or numbers of units, such as 'conv*=32,dense=0.5'"),
     "multiple": _least(1),
     "toll": (lambda value: 0 <= value < math.inf, "at least 0"),

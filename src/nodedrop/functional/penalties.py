@@ -297,7 +297,7 @@ def is_spare(spare: float) -> bool:
 def check_spare(spare: float, multiple: int) -> None:
     """Refuse what `penalty` cannot take."""
     if not is_spare(spare):
-        raise InputError(f"spare must be from 0 to 1, or a whole number of units, got {spare}.")
+        raise InputError(f"spare must be from 0 to 1, or a whole number of units above 1, got {spare}.")
     if multiple < 1:
         raise InputError(f"multiple must be at least 1, got {multiple}.")
     if spare == 0 < multiple - 1:

@@ -84,12 +84,12 @@ class NodeDrop:
     (the paper's text), "channels" (its published code) or a number. `spare` is the share of each layer's units that the
     penalty leaves alone, those farthest from dying: the others go sooner, and the penalty alone never takes a layer's
     last unit (0 in the paper). A whole number above 1 is the number of these units, so that all layers come to rest at
-    one width; it may be a schedule, too. The number is rounded to a `multiple`, so that this width suits the hardware
-    (1 in the paper, 8 suits most processors). `toll` puts more of the pressure where time is spent: each layer's λ is
-    multiplied by what one of its units costs in multiply-adds, beside the mean of all layers, to this power (0 in the
-    paper, 0.5 is a good start where speed counts). With `evidence="batch-proved"` units go as in the paper's
-    NodeDrop-BN, and each event states how much eval-mode outputs changed on `example_inputs` and on `samples`, if
-    given.
+    one width; `spare_of` gives layers shares or numbers of their own, as `lam_of` does factors. `spare` may be a
+    schedule, too. The number is rounded to a `multiple`, so that this width suits the hardware (1 in the paper, 8 suits
+    most processors). `toll` puts more of the pressure where time is spent: each layer's λ is multiplied by what one of
+    its units costs in multiply-adds, beside the mean of all layers, to this power (0 in the paper, 0.5 is a good start
+    where speed counts). With `evidence="batch-proved"` units go as in the paper's NodeDrop-BN, and each event states
+    how much eval-mode outputs changed on `example_inputs` and on `samples`, if given.
 
     `dtype` is the precision of the forward pass where it is lower than the parameters', as under autocast: the proofs
     count its rounding. A layer that loses all its units is kept alive by one of them with a warning;
@@ -133,15 +133,12 @@ class NodeDrop:
         self._schedule: Schedule = lam if callable(lam) else constant(lam)
         self._penalties = Penalties(C, form, norm_form, m, multiple)
         self._spare: Schedule = spare if callable(spare) else lambda step: spare
-        check_spare(self._spare(0), multiple)
         if on_collapse not in ("keep", "error", "allow"):
             raise InputError(f"on_collapse must be 'keep', 'error' or 'allow', not {on_collapse!r}")
         if not 0 <= toll < math.inf:
             raise InputError(f"toll must be at least 0, not {toll}")
         self.on_collapse, self.toll = on_collapse, toll
         self.lam_of, self.spare_of = dict(lam_of or {}), dict(spare_of or {})
-        for own in self.spare_of.values():
-            check_spare(own, multiple)
         if evidence == "batch-proved" and batch_size is None:
             raise InputError("evidence='batch-proved' needs batch_size=, the largest batch you will train with")
         _require_training_possible()
@@ -186,6 +183,8 @@ class NodeDrop:
             warnings.warn(f"the penalty does not move {', '.join(still)}: requires_grad is False", stacklevel=2)
         self._require_layers("lam_of", self.lam_of)
         self._require_layers("spare_of", self.spare_of)
+        for _, named, _, _ in self._terms:
+            check_spare(self._spare(0) if named is None else named, multiple)
         _IN_USE.add(self.model)
         self._watch = InputWatch(model, self._session.domain, batch_size) if check_inputs else None
         self._collapsed: tuple[str, ...] = ()
@@ -217,8 +216,8 @@ class NodeDrop:
         lam, share = self.lam, self._spare(self.step)
         self.step += 1
         terms = []
-        for factor, own, units, term in self._terms:
-            spare = share if own is None else own
+        for factor, named, units, term in self._terms:
+            spare = share if named is None else named
             if lam * factor > 0 and pressed(units, spare, self._penalties.multiple) > 0:  # at rest, it costs nothing
                 terms.append(factor * late(partial(term, spare=spare)))
         nothing = torch.zeros((), device=next(self.model.parameters()).device, requires_grad=True)
@@ -317,9 +316,9 @@ class NodeDrop:
         terms = (self._penalties.term(target, tensors, self._batch, domain) for target in self.targets)
         tolls = factors(self._session.structure, self.targets, self.toll)
         own = [self._factor(target) * toll for target, toll in zip(self.targets, tolls, strict=True)]
-        shares = [_last(self.spare_of, target) for target in self.targets]
+        named = [_last(self.spare_of, target) for target in self.targets]
         sizes = [target.units(tensors[target.weight]) for target in self.targets]
-        self._terms = list(zip(own, shares, sizes, terms, strict=True))
+        self._terms = list(zip(own, named, sizes, terms, strict=True))
 
     def _factor(self, target: Target) -> float:
         found = _last(self.lam_of, target)

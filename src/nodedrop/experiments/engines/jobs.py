@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -37,7 +38,8 @@ class Job:
         """The command line that makes this run alone."""
         base = EXPERIMENTS[self.experiment].profile(self.profile)
         changes = {f.name: getattr(self.recipe, f.name) for f in fields(Recipe)}
-        words = [f"--set {name}={value}" for name, value in changes.items() if value != getattr(base, name)]
+        pairs = [f"{name}={value}" for name, value in changes.items() if value != getattr(base, name)]
+        words = [f"--set {shlex.quote(pair)}" for pair in pairs]
         return " ".join(
             ["nodedrop train", self.experiment, f"--profile {self.profile}", *words, f"--threads {self.threads}"]
         )
