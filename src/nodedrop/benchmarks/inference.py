@@ -43,8 +43,8 @@ class Subject:
         return name if self.multiple == 1 else f"{name} trained with multiple={self.multiple}"
 
 
-# What runs left: three epochs on MNIST at λ = 1e-3; three at λ = 3e-3 with spare_of = "conv*=16,dense=64", multiple = 8,
-# spare = 1 and fade = 0; twelve on CIFAR-10 at λ = 1e-4 with ReLU.
+# What runs left: three epochs on MNIST at λ = 1e-3; three at λ = 3e-3 with spare_of = "conv*=16,dense=64", spare = 1,
+# multiple = 8 and fade = 0; twelve on CIFAR-10 at λ = 1e-4 with ReLU.
 SUBJECTS = (
     Subject("mnist-dense320", (18, 13, 21, 28, 87), {}),
     Subject("mnist-dense320", (16, 16, 16, 16, 64), {}, multiple=8),
