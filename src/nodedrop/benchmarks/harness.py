@@ -120,6 +120,8 @@ def command(name: str, settings: Settings) -> str:
     >>> with threads(1):
     ...     command("peers", Settings(seeds=3, changes={"toll": 0.5}))
     'nodedrop bench peers --threads 1 --seeds 3 --set toll=0.5'
+    >>> command("cifar", Settings(changes={"spare_of": "conv?=8"})).partition(" --set ")[2]
+    "'spare_of=conv?=8'"
     """
     words = ["nodedrop", "bench", name, "--threads", str(torch.get_num_threads())]
     for option, now, usual in (("--rounds", settings.rounds, Settings.rounds), ("--seeds", settings.seeds, 1)):
