@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from nodedrop.benchmarks import NAMES, benchmark, harness, steps
 from nodedrop.benchmarks.harness import Settings
-from nodedrop.benchmarks.inference import Subject, cut, read
+from nodedrop.benchmarks.inference import AS_CUT, SUBJECTS, Subject, cut, read
 from nodedrop.benchmarks.run import Case, races
 from nodedrop.cli.app import app
 from nodedrop.errors import InputError
@@ -89,6 +89,13 @@ def test_a_network_is_cut_to_the_widths_of_a_run(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(InputError, match="no result of a run"):
         read(path)
+
+
+def test_what_an_export_writes_has_a_limit_and_widths_as_cut_have_none() -> None:
+    assert len({subject.title for subject in SUBJECTS}) == len(SUBJECTS)
+    figures = benchmark("inference")(Settings(rounds=2, quick=True))["figures"]
+    limits = {item["name"].split(", ")[1]: item["limit"] for item in figures if "×" in item["name"]}
+    assert limits == {"eager": 1.7, "ONNX Runtime": 1.7, AS_CUT: None}
 
 
 def test_a_missing_data_set_is_said(tmp_path: Path) -> None:

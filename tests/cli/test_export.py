@@ -44,6 +44,13 @@ def test_the_difference_is_told(tmp_path: Path) -> None:
     assert "for a batch of 2 and " in done.stdout
 
 
+def test_what_was_filled_up_is_told(tmp_path: Path) -> None:
+    mine = ["--model", f"{TARGET}:convolutional", "--example", "2,1,28,28", "--onnx", tmp_path / "m.onnx"]
+    done, plain = run(*mine), run(*mine, "--multiple", 1)
+    assert "1 convolution was filled up with units of 0 to multiples of 8; --multiple 1 keeps" in done.stdout
+    assert "filled up" not in plain.stdout
+
+
 def test_a_file_that_differs_is_exit_code_1_and_not_kept(tmp_path: Path) -> None:
     done = run("--model", f"{TARGET}:Fickle", "--example", "2,4", "--pt2", tmp_path / "m.pt2")
     assert done.exit_code == 1
@@ -64,6 +71,7 @@ def test_a_missing_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.M
     [
         (PLANTED, "say what to write: --onnx model.onnx or --pt2 model.pt2"),
         ([*PLANTED, "--pt2", "m.pt2", "--int8"], "--int8 goes with --onnx"),
+        ([*PLANTED, "--pt2", "m.pt2", "--multiple", "8"], "--multiple goes with --onnx"),
         ([*PLANTED, "--onnx", "m.onnx", "--int8"], "--int8 is calibrated on samples"),
         ([*PLANTED, "--onnx", "none/m.onnx"], "the folder 'none' does not exist"),
         (["--model", f"{TARGET}:OneBatchSize", "--example", "2,4", "--pt2", "m.pt2"], "for any batch size"),

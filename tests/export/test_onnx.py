@@ -67,16 +67,26 @@ class Returned(torch.nn.Module):
 @pytest.mark.parametrize(("build", "widths"), [(convolutional, [8]), (Branches, [5, 5, 8, 3]), (Returned, [5, 3])])
 def test_units_are_filled_up_where_that_changes_nothing(build: type, widths: list[int], tmp_path: Path) -> None:
     model = build().eval()
-    done = write_onnx(model, [IMAGES], tmp_path / "model.onnx", multiple=8)
+    done = write_onnx(model, [IMAGES], tmp_path / "model.onnx")
     assert done.difference < 1e-6
+    assert (done.filled, done.multiple) == (1 if 8 in widths else 0, 8)
     onnx.checker.check_model(str(done.path), full_check=True)
     graph = onnx.load(str(done.path)).graph
     shapes = {item.name: list(item.dims) for item in graph.initializer}
     assert [shapes[node.input[1]][0] for node in graph.node if node.op_type == "Conv"] == widths
-    plain = write_onnx(model, [IMAGES], tmp_path / "plain.onnx")
+    plain = write_onnx(model, [IMAGES], tmp_path / "plain.onnx", multiple=1)
+    assert plain.filled == 0
     x = torch.rand(7, 1, 28, 28)
     for one, two in zip(run(opened(done.path), [x]), run(opened(plain.path), [x]), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("units", "widths"), [(3, [3, 5]), (4, [8, 5]), (9, [16, 5]), (16, [16, 5])])
+def test_few_units_are_not_filled_up(units: int, widths: list[int], tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, units, 3), torch.nn.ReLU(), torch.nn.Conv2d(units, 5, 3))
+    graph = onnx.load(str(write_onnx(model, [IMAGES], tmp_path / "model.onnx").path)).graph
+    shapes = {item.name: list(item.dims) for item in graph.initializer}
+    assert [shapes[node.input[1]][0] for node in graph.node if node.op_type == "Conv"] == widths
 
 
 @pytest.mark.parametrize("beta", [0.5, 10.0, 300.0])

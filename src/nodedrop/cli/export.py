@@ -38,8 +38,13 @@ def export(
     onnx: Annotated[Path | None, typer.Option(help="Write an ONNX file.")] = None,
     pt2: Annotated[Path | None, typer.Option(help="Write a file for torch.export.load.")] = None,
     multiple: Annotated[
-        int, typer.Option(min=1, help="Fill up convolutions with units of 0 to a multiple: 8 or 16 may run faster.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Fill up convolutions of the ONNX file with units of 0 to a multiple: runs faster; 1 leaves them.",
+            show_default="8",
+        ),
+    ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Beside the ONNX file, one of int8, from samples.")] = False,
     model: ModelOption = None,
     weights: WeightsOption = None,
@@ -54,11 +59,11 @@ def export(
     The file is run at once, ONNX with ONNX Runtime, at two batch sizes, and compared with the module. One that differs
     by more than rounding (1e-5, relative) is not kept, and the exit code is 1.
     """
-    from ..export import DifferenceError, needed, quantize, write_onnx, write_pt2
+    from ..export import FAST, DifferenceError, needed, quantize, write_onnx, write_pt2
 
     if onnx is None and pt2 is None:
         raise InputError("say what to write: --onnx model.onnx or --pt2 model.pt2")
-    if multiple > 1 and onnx is None:
+    if multiple is not None and onnx is None:
         raise InputError("--multiple goes with --onnx: other files keep the widths that the network has")
     if int8 and onnx is None:
         raise InputError("--int8 goes with --onnx: the int8 file is made from the ONNX file")
@@ -74,7 +79,7 @@ def export(
     with Console(stderr=True).status(Text(f"exporting {subject.name}")):
         try:
             if onnx is not None:
-                done["onnx"] = _plain(write_onnx(subject.model, subject.example, onnx, multiple=multiple))
+                done["onnx"] = _plain(write_onnx(subject.model, subject.example, onnx, multiple=multiple or FAST))
             if pt2 is not None:
                 done["pt2"] = _plain(write_pt2(subject.model, subject.example, pt2))
         except DifferenceError as error:
@@ -96,7 +101,12 @@ def _plain(found: Exported | Quantized) -> dict[str, Any]:
 
 def _exported(found: dict[str, Any], by: str) -> str:
     parts = " and ".join(f"{value:.1e} for a batch of {rows}" for rows, value in found["differences"].items())
-    return f"wrote {found['path']} ({found['bytes']:,} bytes); run with {by}, it differs from the module by {parts}"
+    text = f"wrote {found['path']} ({found['bytes']:,} bytes); run with {by}, it differs from the module by {parts}"
+    if not found["filled"]:
+        return text
+    some = "1 convolution was" if found["filled"] == 1 else f"{found['filled']} convolutions were"
+    filled = f"{some} filled up with units of 0 to multiples of {found['multiple']}; --multiple 1 keeps the widths"
+    return f"{text}\n{filled}"
 
 
 def _quantized(found: dict[str, Any]) -> str:

@@ -2,10 +2,11 @@
 
 from .extras import MissingExtraError, missing, needed
 from .int8 import Quantized, quantize
-from .onnx import write_onnx
+from .onnx import FAST, write_onnx
 from .program import TOLERANCE, DifferenceError, Exported, write_pt2
 
 __all__ = [
+    "FAST",
     "TOLERANCE",
     "DifferenceError",
     "Exported",

@@ -33,7 +33,10 @@ class _Readers:
 
 
 def align(model: Any, multiple: int) -> int:
-    """Fill up every convolution whose units only convolutions and dense layers read; how many there were."""
+    """Fill up every convolution whose units only convolutions and dense layers read; how many there were.
+
+    None is more than doubled: on so few units fast kernels gain nothing.
+    """
     from onnx import numpy_helper
 
     graph = model.graph
@@ -51,7 +54,7 @@ def align(model: Any, multiple: int) -> int:
         found = _readers(graph, numbers, node.output[0], len(weight))
         own = [(name, 0, 1) for name in node.input[1:]]
         names = [name for name, _, _ in own + (found.weights if found else [])]
-        if not extra or found is None or any(_uses(graph, name) > 1 for name in names):
+        if not 0 < extra <= len(weight) or found is None or any(_uses(graph, name) > 1 for name in names):
             continue
         for name, axis, times in own + found.weights:
             changed[name] = _widened(changed.get(name, numbers[name]), axis, extra * times)

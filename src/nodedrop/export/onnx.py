@@ -17,12 +17,14 @@ from .extras import needed
 from .program import Exported, cause, compared, program_of, quiet
 
 LARGEST = 2**31 - 2**24  # a file beyond two gigabytes would need others beside it
+FAST = 8  # ONNX Runtime's fast convolutions work in blocks of so many units; others may take two to three times as long
 
 
-def write_onnx(model: nn.Module, example: Sequence[Tensor], path: Path, *, multiple: int = 1) -> Exported:
+def write_onnx(model: nn.Module, example: Sequence[Tensor], path: Path, *, multiple: int = FAST) -> Exported:
     """Write an ONNX file and run it at once; a file that computes something else is not kept.
 
-    Convolutions are filled up with units of 0 to a `multiple`, for which runtimes may have faster kernels.
+    Convolutions are filled up with units of 0 to a `multiple`, for which runtimes have faster kernels; 1 leaves widths
+    as they are.
     """
     needed("onnx", "an ONNX file")
     if sum(value.numel() * value.element_size() for value in model.state_dict().values()) > LARGEST:
@@ -38,19 +40,19 @@ def write_onnx(model: nn.Module, example: Sequence[Tensor], path: Path, *, multi
         raise InputError(f"{type(model).__name__} cannot be written as ONNX: {cause(error)}") from None
     with replacing(path) as temporary:
         made.save(str(temporary))
-        if multiple > 1:
-            _fill_up(temporary, multiple)
+        filled = _fill_up(temporary, multiple) if multiple > 1 else 0
         session = opened(temporary)
         differences = compared(model, example, lambda inputs: run(session, inputs), "the ONNX file")
-    return Exported(path, path.stat().st_size, differences)
+    return Exported(path, path.stat().st_size, differences, filled, multiple)
 
 
-def _fill_up(path: Path, multiple: int) -> None:
+def _fill_up(path: Path, multiple: int) -> int:
     import onnx
 
     proto = onnx.load(str(path))
-    align(proto, multiple)
-    onnx.save(proto, str(path))
+    if filled := align(proto, multiple):
+        onnx.save(proto, str(path))
+    return filled
 
 
 def opened(path: Path) -> Any:

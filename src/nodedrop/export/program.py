@@ -30,11 +30,16 @@ class DifferenceError(NodeDropError):
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written, and how far it is from the module: relative to the largest output, by batch size."""
+    """A file that was written, and how far it is from the module: relative to the largest output, by batch size.
+
+    So many convolutions were `filled` up with units of 0 to a `multiple`.
+    """
 
     path: Path
     bytes: int
     differences: dict[int, float]
+    filled: int = 0
+    multiple: int = 1
 
     @property
     def difference(self) -> float:
