@@ -60,7 +60,7 @@ def test_example_of_wrong_shape_or_type(example: object, words: list[str]) -> No
         ([(0.0, 1.0), (0.0, 1.0)], ["2 entries", "1 tensor inputs"]),
         ({"y": (0.0, 1.0)}, ["'y'", "'input'"]),
         ("unit", ["must be (lo, hi)"]),
-        ((0.6, 1.0), ["outside the declared domain"]),
+        ((0.6, 1.0), ["outside the declared domain [0.6, 1]", "domain=(0.5, 0.5) holds"]),
     ],
 )
 def test_domain(domain: object, words: list[str]) -> None:
@@ -240,12 +240,13 @@ def test_an_optimizer_of_another_model() -> None:
         nd.compact_(net, EXAMPLE, optimizer="adam")  # type: ignore[arg-type]
 
 
-def test_optimizer_state_that_cannot_be_carried_is_refused_and_nothing_changes() -> None:
+@pytest.mark.parametrize("state", [torch.ones(3), [torch.eye(6), torch.eye(4)], {"Q": (None, torch.eye(6))}])
+def test_optimizer_state_that_cannot_be_carried_is_refused_and_nothing_changes(state: object) -> None:
     net = small()
     optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
     net(EXAMPLE).sum().backward()
     optimizer.step()
-    optimizer.state[net[0].weight]["factored"] = torch.ones(3)
+    optimizer.state[net[0].weight]["factored"] = state
     before = copy.deepcopy(net.state_dict())
     with torch.no_grad():
         net[0].bias[2] = -10.0
@@ -254,6 +255,21 @@ def test_optimizer_state_that_cannot_be_carried_is_refused_and_nothing_changes()
         nd.compact_(net, EXAMPLE, optimizer=optimizer)
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     assert optimizer.state[net[0].weight]["momentum_buffer"].shape == (6, 4)
+
+
+def test_optimizer_state_in_lists_and_dicts_is_carried_along() -> None:
+    net = small()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with torch.no_grad():
+        net[0].bias[2] = -10.0
+    own = torch.arange(24.0).reshape(6, 4)
+    optimizer.state[net[0].weight] = {"history": [own, {"older": own + 1, "step": torch.tensor(3.0), "kind": "z"}]}
+    nd.compact_(net, EXAMPLE, optimizer=optimizer)
+    last, rest = optimizer.state[net[0].weight]["history"]
+    kept = [k for k in range(6) if k != 2]
+    assert torch.equal(last, own[kept])
+    assert torch.equal(rest["older"], own[kept] + 1)
+    assert (rest["step"], rest["kind"]) == (3.0, "z")
 
 
 def test_nested_inputs_must_lie_in_the_domain_too() -> None:
@@ -265,7 +281,7 @@ def test_nested_inputs_must_lie_in_the_domain_too() -> None:
         def forward(self, pair: list[torch.Tensor]) -> torch.Tensor:
             return self.body(pair[0]) + self.body(pair[1])
 
-    with pytest.raises(InputError, match=r"has values from 2 to 2, outside the declared domain"):
+    with pytest.raises(InputError, match=r"has values from 2 to 2, outside the default domain \[0, 1\]"):
         nd.analyze(Both(), ([torch.rand(2, 3), torch.full((2, 3), 2.0)],))
     assert nd.analyze(Both(), ([torch.rand(2, 3), torch.rand(2, 3)],)).units
 
@@ -274,3 +290,45 @@ def test_an_optimizer_with_state_of_other_shapes_is_refused() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
     with pytest.raises(InputError, match="LBFGS keeps state"):
         nd.compact_(net, torch.rand(2, 3), optimizer=torch.optim.LBFGS(net.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("example", "words"),
+    [
+        (torch.tensor([[-2.13, 0.0, 1.0, 2.41]]), ["from -2.13 to 2.41", "domain=(-2.2, 2.5) holds"]),
+        (torch.tensor([[0.0, 1.0, 1.0, 180.0]]), ["domain=(0, 180) holds"]),
+        (torch.tensor([[0.0, 0.0, 0.0, -0.00314]]), ["domain=(-0.0032, 0) holds"]),
+    ],
+)
+def test_the_domain_that_an_example_needs_is_named(example: Tensor, words: list[str]) -> None:
+    refused(small(), example, InputError, "outside the default domain [0, 1]", *words)
+    refused(small(), torch.zeros(1, 4), InputError, "declared domain [1, 2]", "domain=(0, 0)", domain=(1, 2))
+
+
+class Pixels(nn.Module):
+    """Takes bytes as they are; unit 2 fires for bright pixels, not for numbers in [0, 1]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = small()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.body(x.float())
+        return found
+
+
+def test_whole_numbers_must_lie_in_their_domain_too() -> None:
+    bright = torch.tensor([[0, 9, 180, 1]])
+    refused(Pixels(), bright.byte(), InputError, "default domain [0, 1]", "domain=(0, 255) holds")
+    refused(Pixels(), bright, InputError, "from 0 to 180", "declared domain [0, 99]", domain=[(0, 99)])
+    assert nd.analyze(Pixels(), bright).count("removed") == 0  # indices have no domain, and anything can fire
+
+
+@pytest.mark.parametrize("samples", [torch.rand(8, 5), (torch.rand(8, 4), torch.rand(8, 4)), [], torch.rand(0, 4)])
+def test_samples_that_are_not_like_the_example_are_refused(samples: object) -> None:
+    refused(small(), EXAMPLE, InputError, "[(2, 4)] with any number of rows", evidence="observed", samples=samples)
+
+
+def test_a_misspelt_option_is_named_with_the_nearest() -> None:
+    refused(small(), EXAMPLE, InputError, "'domian', did you mean domain=? there are domain, evid", domian=(0, 1))
+    refused(small(), EXAMPLE, InputError, "'zzz'; there are domain, evidence", zzz=1)

@@ -671,3 +671,42 @@ def test_a_module_that_writes_its_own_weights_is_left_alone() -> None:
 
     found = nd.analyze(Writing(), torch.ones(2, 1))
     assert not [unit for unit in found.units if unit.status == "removed"]
+
+
+def loose(bias: tuple[float, ...], mean: float = 0.0) -> nn.Sequential:
+    """A batch norm whose units are dead for small batches, or by their running statistics."""
+    made = nn.Sequential(awake(nn.Linear(3, 4)), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        made[1].bias[: len(bias)] = torch.tensor(bias)
+        made[1].running_mean[3] = mean
+    return made
+
+
+def test_an_analysis_says_what_a_largest_batch_would_prove() -> None:
+    hint = "more can go, 2 with batch_size=4 and 3 with mode='eval': in train mode the batch bounds batch norm"
+    model, example = loose((-3.0, -30.0), mean=100.0), torch.rand(4, 3)
+    assert hint in str(nd.analyze(model, example))
+    assert hint in str(nd.compact_(model, example))
+    for options in ({"batch_size": 4}, {"mode": "eval"}, {"mode": "train"}, {"evidence": "batch-proved"}):
+        assert "more can go" not in str(nd.analyze(model, example, **options))
+    assert nd.analyze(model, example, batch_size=4).count("removed") == 2
+
+
+def test_where_a_largest_batch_would_change_nothing_there_is_no_hint() -> None:
+    for model in (loose(()), loose((-9000.0,)), Net(lambda net, x: net.body(x))):
+        assert "more can go" not in str(nd.analyze(model, torch.rand(4, 3)))
+
+
+def test_an_analysis_names_the_domain_of_every_input() -> None:
+    def use(net: Net, x: Tensor, y: Tensor, index: Tensor, z: Tensor) -> Tensor:
+        return net.body(x + y + z + index[:, None])
+
+    inputs = torch.rand(2, 3), torch.rand(2, 3), torch.zeros(2, dtype=torch.long), torch.rand(2, 3)
+    box = nd.Box(torch.zeros(3), torch.tensor([1.0, 2.0, 4.5]))
+    analysis = nd.analyze(Net(use), inputs, domain=[(0, 1), (0, 1), None, box])
+    assert analysis.notes[-1].startswith(
+        "holds for inputs in [0, 1] of shape (2, 3), (2, 3) and in (-∞, ∞) of shape (2,) and in a box within [0, 4.5] "
+        "of shape (2, 3), and other batch sizes"
+    )
+    seen = nd.analyze(Net(use), inputs, evidence="observed", samples=inputs)
+    assert seen.notes[-1] == "holds for the samples that were given, and says nothing of others"

@@ -99,3 +99,13 @@ def test_an_analysis_changes_no_weight(layer: type[nn.Linear]) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     nodedrop.analyze(model, torch.rand(8, 4))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_an_analysis_of_samples_changes_neither_statistics_nor_random_numbers() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 1))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    samples, drawn = torch.rand(64, 3), torch.get_rng_state()
+    found = nodedrop.analyze(model, samples[:4], evidence="observed", samples=[samples[:32], samples[32:]])
+    assert found.units
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), drawn)

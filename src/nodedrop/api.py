@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from torch import nn
@@ -13,6 +15,7 @@ from .analysis import Analysis, Ledger
 from .errors import InputError
 from .intake import Options
 from .ledger import LedgerFile
+from .planning.reach import BATCH_NORMS
 from .session import Session
 
 
@@ -34,7 +37,8 @@ def analyze(module: nn.Module, example_inputs: Any, domain: Any = (0.0, 1.0), **
     >>> [(c.layer, c.index) for c in analyze(net, torch.rand(4, 2)).removable]
     [('0', 1)]
     """
-    return Session(module, example_inputs, _options(domain, options)).analysis()
+    session = Session(module, example_inputs, _options(domain, options))
+    return _with_hint(session, session.analysis())
 
 
 def compact_(
@@ -77,13 +81,31 @@ def compact_(
         file.follow(session)
         file.begin()
     outcome = session.cut_(on_collapse)
-    return Ledger(outcome.analysis, before, _parameter_count(session.module), outcome.difference)
+    analysis = _with_hint(session, outcome.analysis)
+    return Ledger(analysis, before, _parameter_count(session.module), outcome.difference)
+
+
+def _with_hint(session: Session, analysis: Analysis) -> Analysis:
+    """Say what else could go if batch norm had a largest batch in train mode, or no train mode at all."""
+    options = session.options
+    loose = (options.evidence, options.mode, options.batch_size) == ("proved", "both", None)
+    trained = (node.op for graph in session.program.graphs if graph.modes == ("train",) for node in graph.nodes)
+    if not loose or session.program.notes or not any(op in BATCH_NORMS for op in trained):
+        return analysis
+    size, now = session.example_batch, session.removable(options)
+    others = {f"batch_size={size}": replace(options, batch_size=size), "mode='eval'": replace(options, mode="eval")}
+    more = {words: session.removable(other) - now for words, other in others.items()}
+    if told := [f"{count} with {words}" for words, count in more.items() if count > 0]:
+        note = f"more can go, {' and '.join(told)}: in train mode the batch bounds batch norm, and here it may be any"
+        return replace(analysis, notes=(*analysis.notes, note))
+    return analysis
 
 
 def _options(domain: Any, options: Mapping[str, Any]) -> Options:
-    known = [name for name in Options.__dataclass_fields__ if name != "domain"]
+    known = list(Options.__dataclass_fields__)
     if strange := sorted(set(options) - set(known)):
-        raise InputError(f"unknown option '{strange[0]}'; there are {', '.join(known)}")
+        near = "".join(f", did you mean {name}=?" for name in get_close_matches(strange[0], known, 1))
+        raise InputError(f"unknown option '{strange[0]}'{near or ';'} there are {', '.join(known)}")
     return Options(domain=domain, **options)
 
 

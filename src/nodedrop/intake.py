@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, floor, log10
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .bounds.domain import boxes
+from .bounds.domain import boxes, described
 from .errors import InputError
 from .proof import Evidence
 from .tracing import Graph, split_inputs, tensors_of
@@ -154,10 +155,48 @@ def probe(graph: Graph, example_inputs: Any, domain: Any) -> Any:
     return tree_map(drawn, dict(kwargs) if kwargs else tuple(args))
 
 
-def samples_of(graph: Graph, samples: Any) -> list[Mapping[str, Any]]:
-    """Batches of inputs by the names of the graph's input nodes."""
-    batches = samples if isinstance(samples, list) else [samples]
-    return [dict(zip((n.name for n in graph.inputs), tensor_inputs(batch), strict=True)) for batch in batches]
+def require_inside(graph: Graph, example_inputs: Any, domain: Any) -> None:
+    """The domain must be sound, and the example must lie in it, for the proofs speak of nothing else."""
+    declared, values = boxes(graph, domain), tensor_inputs(example_inputs)
+    if graph.part or len(values) != len(declared):
+        return
+    for (name, box), value in zip(declared.items(), values, strict=True):
+        place = f"the example for input '{graph.by_name[name].target}'"
+        if value.numel() == 0 or (value.is_floating_point() and not bool(value.isfinite().all())):
+            raise InputError(f"{place} is empty, NaN or infinite")
+        exact = value.detach().cpu()
+        if value.is_complex() or not bool(((exact.double() < box.lo) | (exact.double() > box.hi)).any()):
+            continue
+        ends = float(exact.min()), float(exact.max())
+        whose = "default" if described(box) == "[0, 1]" else "declared"
+        raise InputError(
+            f"{place} has values from {ends[0]:.6g} to {ends[1]:.6g}, outside the {whose} domain {described(box)}; "
+            f"give the domain your data really has, a pair or a Box: domain={_around(*ends, value.dtype)} holds this "
+            "example"
+        )
+
+
+def _around(lo: float, hi: float, dtype: torch.dtype) -> str:
+    """A domain that holds some values, in round numbers: pixels have all of theirs."""
+    if dtype is torch.uint8:
+        return "(0, 255)"
+    step = 10.0 ** (floor(log10(max(abs(lo), abs(hi)) or 1.0)) - 1)
+    return f"({floor(lo / step) * step:.4g}, {ceil(hi / step) * step:.4g})"
+
+
+def samples_of(graph: Graph, samples: Any) -> list[dict[str, Any]]:
+    """Batches of inputs by the names of the graph's input nodes; each is of the example's shape but for its length."""
+    batches, nodes = samples if isinstance(samples, list) else [samples], [n for n in graph.inputs if n.is_tensor]
+    found = [tensor_inputs(batch) for batch in batches]
+    expected = [node.shape[1:] for node in nodes]
+    for tensors in found or [[]]:
+        if [tuple(value.shape[1:]) for value in tensors] != expected or not all(value.numel() for value in tensors):
+            raise InputError(
+                f"samples must be one batch, or a list of batches, with the inputs of the example, of shapes "
+                f"{[node.shape for node in nodes]} with any number of rows; a batch has "
+                f"{[tuple(value.shape) for value in tensors]}"
+            )
+    return [dict(zip((node.name for node in nodes), tensors, strict=True)) for tensors in found]
 
 
 def batch_of(graph: Graph) -> int:

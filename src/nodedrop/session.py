@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -11,19 +12,31 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .analysis import Analysis
+from .analysis import Analysis, scope
 from .bounds import Interval, bound
 from .bounds.domain import boxes
 from .errors import CollapseError, CutError, InputError
-from .intake import Options, batch_of, optimizers_of, probe, same_tensors, samples_of, tensor_inputs, usable
+from .intake import (
+    Options,
+    batch_of,
+    optimizers_of,
+    probe,
+    require_inside,
+    same_tensors,
+    samples_of,
+    tensor_inputs,
+    usable,
+)
 from .planning import Plan, Structure, account, disagreement, plan, shrink, structure
 from .proof import Certificate, Certificates, observe, prove
 from .surgery import Transaction, change, compare, cut_, outputs
-from .tracing import Program, tensors_of, trace
+from .tracing import Graph, Program, tensors_of, trace
+from .tracing.undisturbed import undisturbed
 
 OnCollapse = Literal["error", "keep", "allow"]
 _Outputs = list[dict[str, list[Tensor]]]
 _PARTIAL = "the model could only be traced in parts, and what else its code does with them is unknown (parts=True cuts)"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -70,9 +83,13 @@ class Session:
         self.module, self.example_inputs, self.options = usable(module), example_inputs, options
         self.optimizers = optimizers_of(self.module, optimizer)
         self.copies = [same_tensors(self.module, item) for item in copies]
+        kind = next(iter(tensors_of(self.module).values())).device.type
+        # In another autocast state a cut would find other operators than were traced here; its cache may be stale.
+        state = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind), False
+        self._casting = partial(torch.autocast, kind, *state)
         self._require_running()
         self.structure = structure(trace(self.module, example_inputs))
-        self._require_inside()
+        require_inside(self.program.graphs[0], example_inputs, options.domain)
         self._probes = [example_inputs, probe(self.program.graphs[0], example_inputs, options.domain)]
         self._samples = options.samples if isinstance(options.samples, list) else [options.samples]
         self._proven: set[tuple[str, int]] = set()
@@ -107,12 +124,20 @@ class Session:
 
     def certificates(self) -> list[Certificates]:
         """Certificates for every graph of the chosen modes, for the module and its copies."""
-        options, found, limit = self.options, [], float(self.batch_limit or "inf")
+        return self._certificates(self.options, float(self.batch_limit or "inf"))
+
+    def removable(self, options: Options) -> int:
+        """How many units could go on other terms."""
+        certificates = self._certificates(options, float(options.batch_size or "inf"))
+        return self._analysis(certificates, self.plan(certificates)).count("removed")
+
+    def _certificates(self, options: Options, limit: float) -> list[Certificates]:
+        found = []
         for module in (self.module, *self.copies):
             tensors, memo = tensors_of(module), dict[Any, Any]()
             for graph in (graph for graph in self.program.graphs if set(graph.modes) & set(options.modes)):
                 if options.evidence == "observed":
-                    found.append(observe(graph, tensors, samples_of(graph, options.samples)))
+                    found.append(self._observed(module, graph))
                     continue
                 bounds = bound(
                     graph, tensors, options.domain, batch_limit=limit, dtype=options.dtype, memo=memo,
@@ -120,6 +145,18 @@ class Session:
                 )  # fmt: skip
                 found.append(prove(bounds, options.evidence))
         return found
+
+    def _observed(self, module: nn.Module, graph: Graph) -> Certificates:
+        samples = samples_of(graph, self.options.samples)
+        try:
+            with undisturbed(module):  # in train mode statistics are written and random numbers drawn
+                return observe(graph, tensors_of(module), samples)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise InputError(
+                f"the samples do not run through the model as it was traced with the example: {reason} (give batches "
+                "with as many rows as the example has)"
+            ) from None
 
     def plan(self, certificates: list[Certificates], blocked: Mapping[int, str] | None = None) -> Plan:
         """What can be cut on this evidence."""
@@ -133,6 +170,13 @@ class Session:
             unread=self.options.unread,
         )
 
+    @property
+    def refused(self) -> dict[str, str]:
+        """Layers with units that could not be cut although they are dead, and why."""
+        rep = self.structure.representative
+        pairs = ((layer.name, label) for layer in self.structure.layers for label in rep[layer.labels].tolist())
+        return {name: self.blocked[label] for name, label in pairs if label in self.blocked}
+
     def analysis(self) -> Analysis:
         """Every unit accounted for; changes nothing."""
         certificates = self.certificates()
@@ -144,6 +188,10 @@ class Session:
         What fails its check is pinned with the reason, and the rest tried again: another unit may then be the one that
         is kept of a layer. Every round pins something, so there is a last one.
         """
+        with self._casting():
+            return self._cut(on_collapse)
+
+    def _cut(self, on_collapse: OnCollapse) -> Outcome:
         certificates, before = self.certificates(), None
         while True:
             proposal = self._proposal(certificates, on_collapse)
@@ -317,9 +365,8 @@ class Session:
             notes.append(f"in train mode this holds for batches of at most {self.options.batch_size}")
         if proposal.collapsed:
             notes.append(f"one unit was kept in {', '.join(proposal.collapsed)}, where all could go")
-        shapes = ", ".join(str(node.shape) for node in self.program.graphs[0].inputs if node.is_tensor)
         if not self._in_parts:
-            notes.append(f"holds for inputs of shape {shapes}, and other batch sizes if samples are treated one by one")
+            notes.append(scope(self.domain.values(), self.options.evidence))
         accounts = account(self.structure, certificates, proposal, self.blocked, self.options.modes, self._moved())
         return Analysis(accounts, self.options.evidence, self.options.modes, tuple(notes))
 
@@ -330,23 +377,6 @@ class Session:
         except CutError as error:
             shapes = [tuple(v.shape) for v in tensor_inputs(self.example_inputs)]
             raise InputError(f"the model does not run on the example inputs of shape {shapes}: {error}") from None
-
-    def _require_inside(self) -> None:
-        """The domain must be sound, and the example must lie in it, for the proofs speak of nothing else."""
-        graph = self.program.graphs[0]
-        declared, values = boxes(graph, self.options.domain), tensor_inputs(self.example_inputs)
-        if graph.part or len(values) != len(declared):
-            return
-        for (name, interval), value in zip(declared.items(), values, strict=True):
-            if value.numel() == 0 or (value.is_floating_point() and not bool(value.isfinite().all())):
-                raise InputError(f"the example for input '{graph.by_name[name].target}' is empty, NaN or infinite")
-            exact = value.detach().double().cpu()
-            if value.is_floating_point() and bool(((exact < interval.lo) | (exact > interval.hi)).any()):
-                raise InputError(
-                    f"the example for input '{graph.by_name[name].target}' has values from {float(value.min()):.4g} to "
-                    f"{float(value.max()):.4g}, outside the declared domain; give the domain your data really has, "
-                    "for instance domain=(-3.0, 3.0) or a Box"
-                )
 
 
 def _key(slot: tuple[str, int]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 import nodedrop as nd
 from nodedrop.errors import CutError, InputError
@@ -121,6 +122,22 @@ def test_neither_a_part_nor_the_whole_gets_a_second_nodedrop() -> None:
     del second
 
 
+def test_a_nodedrop_that_is_closed_makes_room_for_another() -> None:
+    model = net()
+    first = shrinking(model)
+    with pytest.raises(InputError, match=r"already has a NodeDrop; use that one, or close\(\) it first"):
+        shrinking(model)
+    hooks = len(model._forward_pre_hooks)
+    first.close()
+    first.close()
+    assert len(model._forward_pre_hooks) == hooks - 1
+    second = shrinking(model)
+    del first  # takes nothing from the second
+    with pytest.raises(InputError, match="already has a NodeDrop"):
+        shrinking(model)
+    del second
+
+
 @pytest.mark.parametrize("lam", ["1e-5", None, True, float("nan"), float("inf"), -1])
 def test_lam_must_be_a_number(lam: object) -> None:
     with pytest.raises(InputError, match="λ must be a number from 0 on"):
@@ -141,3 +158,179 @@ def test_a_file_of_another_class_is_loaded_with_a_warning(tmp_path: Path) -> Non
     nd.save(net(), tmp_path / "a.safetensors")
     with pytest.warns(UserWarning, match="was written from a Sequential, and Other has tensors of the same names"):
         nd.load(Other(*net()), tmp_path / "a.safetensors")
+
+
+def step(model: nn.Module, drop: NodeDrop, batch: Tensor) -> None:
+    """One step under autocast."""
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(batch).float().sum() + drop.penalty()
+    loss.backward()
+
+
+def nearly() -> nn.Sequential:
+    """Unit 0 is below zero by less than the rounding of bfloat16."""
+    made = net(dead=0)
+    with torch.no_grad():
+        made[0].weight[0], made[0].bias[0] = torch.tensor([1.004, 1.004, 1.004, 0.0]), -3 * 1.004 - 1e-4
+    return made
+
+
+def test_autocast_that_is_coarser_than_the_proofs_is_refused() -> None:
+    model = nearly()
+    drop = shrinking(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model[:2](torch.ones(1, 4))[0, 0] > 0
+    for call in (drop.penalty, drop.drop):
+        with torch.autocast("cpu", torch.bfloat16):
+            model(torch.ones(1, 4))
+        with pytest.raises(InputError, match=r"proofs are for torch\.float32: .* with dtype=torch\.bfloat16"):
+            call()
+    assert len(drop.drop().removed) == 1, "what was seen is told once"
+
+
+def test_autocast_that_the_proofs_count_is_fine() -> None:
+    model = nearly()
+    drop = shrinking(model, dtype=torch.bfloat16)
+    step(model, drop, torch.ones(1, 4))
+    assert drop.drop() is None
+    with torch.autocast("cpu", torch.float16):  # finer, but with a smaller range
+        model(torch.ones(1, 4))
+    with pytest.raises(InputError, match=r"proofs are for torch\.bfloat16: .* with dtype=torch\.float16"):
+        drop.drop()
+    del drop
+    model.double()
+    drop = shrinking(model, torch.rand(2, 4).double())
+    step(model, drop, torch.ones(1, 4).double())  # double precision stays what it is
+
+
+class Branching(nn.Module):
+    """Runs another operator under autocast than without it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body[:4](x)
+        return self.body[4](hidden if hidden.dtype == torch.float32 else hidden.float())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("make", [net, Branching])
+@pytest.mark.parametrize("opened", [False, True], ids=["opened outside", "opened inside"])
+def test_a_cut_inside_an_autocast_block_goes_on_with_the_new_weights(make: type[nn.Module], opened: bool) -> None:
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with torch.autocast("cpu", torch.bfloat16, enabled=opened):
+        drop = NodeDrop(model, optimizer, torch.rand(2, 4), dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        for width in (4, 4):
+            (model(torch.rand(3, 4)).float().sum() + drop.penalty()).backward()
+            optimizer.step()
+            drop.drop()
+            assert next(model.parameters()).shape == (width, 4)
+            assert drop.refused == {}
+
+
+def test_own_passes_are_no_batches_of_the_training() -> None:
+    model, images = normalised(), torch.rand(16, 1, 4, 4)
+    drop = shrinking(model, images, evidence="batch-proved", batch_size=8)
+    assert drop.drop() is not None
+    drop.penalty()
+    drop.load_state_dict(drop.state_dict())
+    drop.penalty()
+    nd.analyze(model, torch.full((16, 1, 4, 4), 5.0), domain=(0, 9))
+    drop.penalty()
+    model(images)
+    with pytest.raises(InputError, match="as many values as 16 samples"):
+        drop.penalty()
+
+
+class Masked(nn.Module):
+    """A batch of its own axis, a mask without one, and inputs inside of others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = net()
+
+    def forward(self, x: Tensor, mask: Tensor, pair: dict[str, Tensor], last: Tensor) -> Tensor:
+        found: Tensor = self.body((mask @ x + pair["a"] + pair["b"]).sum(1)) + last
+        return found
+
+
+def test_batches_are_counted_by_the_first_input() -> None:
+    model, drop = masked(batch_size=2)
+    model(*inputs())
+    drop.penalty()
+    model(*tree_map(lambda value: value if value.shape == (3, 3) else torch.cat([value, value]), inputs()))
+    with pytest.raises(InputError, match="as many values as 4 samples"):
+        drop.penalty()
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["in order", "by name"])
+def test_inputs_inside_of_others_are_compared_with_their_own_box(named: bool) -> None:
+    model, drop = masked()
+    names = ("x", "mask", "pair", "last")
+
+    def call(**changed: Tensor) -> None:
+        x, mask, pair, last = inputs()
+        pair = {name: changed.get(name, value) for name, value in pair.items()}
+        given = {"x": x, "mask": mask, "pair": pair, "last": changed.get("last", last)}
+        model(**given) if named else model(*(given[name] for name in names))
+
+    call()
+    drop.penalty()
+    for name, bad in (("pair_a", {"a": torch.full((2, 3, 4), 2.5)}), ("pair_b", {"b": torch.full((2, 3, 4), 1.5)}),
+                      ("last", {"last": torch.full((2, 2), 2.5)})):  # fmt: skip
+        call(**bad)
+        with pytest.raises(InputError, match=f"for input '{name}'"):
+            drop.penalty()
+
+
+def inputs() -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
+    boxes = {"a": torch.full((2, 3, 4), 1.5), "b": torch.full((2, 3, 4), 2.5)}
+    return torch.rand(2, 3, 4), torch.rand(3, 3), boxes, torch.full((2, 2), 3.5)
+
+
+def masked(**options: object) -> tuple[Masked, NodeDrop]:
+    domain = [(0, 1), (0, 1), (1, 2), (2, 3), (3, 4)]
+    model = Masked()
+    return model, NodeDrop(model, None, inputs(), domain=domain, **options)  # type: ignore[arg-type]
+
+
+def test_extremes_of_batches_of_other_ranks_are_not_forgotten() -> None:
+    for box in ((0, 1), nd.Box(torch.zeros(4), torch.ones(4))):
+        model = net()
+        drop = shrinking(model, domain=box)
+        for bad, good in ((torch.full((4,), 7.0), torch.rand(2, 4)), (torch.full((2, 4), 7.0), torch.rand(4))):
+            model(bad)
+            model(good)
+            with pytest.raises(InputError, match="outside the declared domain"):
+                drop.penalty()
+
+
+class Written(nn.Module):
+    """A size in the code of one layer, none in that of the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fixed, self.free, self.last = nn.Linear(4, 6), nn.Linear(6, 5), nn.Linear(5, 2)
+        for layer in (self.fixed, self.free):
+            nn.init.constant_(layer.bias, 5.0)
+            nn.init.constant_(layer.bias[:2], -9.0 - 40 * (layer is self.free))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(self.free(self.fixed(x).relu().view(-1, 6)).relu())
+        return found
+
+
+def test_a_cut_that_the_models_code_forbids_is_said_once() -> None:
+    drop = shrinking(Written())
+    with pytest.warns(UserWarning, match=r"stay in the model\. 'fixed': the model's own code .*flatten\(1\)") as told:
+        event = drop.drop()
+    assert len(told) == 1
+    assert {c.layer for c in event.removed} == {"free"}
+    assert list(drop.refused) == ["fixed"]
+    assert drop.drop() is None  # and without another warning
+    drop.load_state_dict(drop.state_dict())
+    assert drop.drop() is None
+    assert list(drop.refused) == ["fixed"]

@@ -107,6 +107,17 @@ def boxes(graph: Graph, domain: Any) -> dict[str, Interval]:
     return found
 
 
+def described(box: Interval) -> str:
+    """A box in a few words.
+
+    >>> described(Interval(torch.zeros(1), torch.ones(1), (3,))), described(unbounded((3,)))
+    ('[0, 1]', '(-∞, ∞)')
+    """
+    lo, hi = float(box.lo.min()), float(box.hi.max())
+    ends = f"{f'[{lo:.4g}' if lo > -INF else '(-∞'}, {f'{hi:.4g}]' if hi < INF else '∞)'}"
+    return ends if box.lo.numel() == 1 else f"a box within {ends}"
+
+
 def _is_data(dtype: torch.dtype) -> bool:
     """Pixels and numbers have a range; wider integers are indices."""
     return dtype.is_floating_point or dtype is torch.uint8

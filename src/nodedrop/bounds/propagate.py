@@ -124,4 +124,4 @@ def _leaf(context: Context, tensor: Tensor | Interval, node: Node) -> Interval:
         return tensor
     if tensor.is_complex():
         return unbounded(node.shape)
-    return point(tensor)
+    return point(tensor.cpu())  # boxes and rules are on the CPU

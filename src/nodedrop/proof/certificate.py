@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -68,14 +68,14 @@ def prove(bounds: Bounds, evidence: Evidence = "proved") -> Certificates:
     return Certificates(bounds.graph, evidence, intervals, bounds.margins, bounds.unknown, bounds.idle)
 
 
-def observe(graph: Graph, tensors: Mapping[str, Tensor], samples: list[Mapping[str, Any]]) -> Certificates:
+def observe(graph: Graph, tensors: Mapping[str, Tensor], samples: Sequence[Mapping[str, Any]]) -> Certificates:
     """Certificates of what was seen on samples (inputs by name), and of nothing more."""
     seen: dict[str, Interval] = {}
     with torch.no_grad():
         for sample in samples:
             for name, value in execute(graph, tensors, sample).items():
                 if isinstance(value, Tensor) and not value.is_complex():
-                    seen[name] = _merged(seen.get(name), value.detach().double(), graph.by_name[name].op)
+                    seen[name] = _merged(seen.get(name), value.detach().double().cpu(), graph.by_name[name].op)
     return Certificates(graph, "observed", seen, {})
 
 

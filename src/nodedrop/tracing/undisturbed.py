@@ -6,12 +6,16 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import nn
 
 from .graph import tensors_of
+
+# Whether the passes of this thread are nodedrop's own: to a hook that watches training, these are no batches.
+OWN_PASS: ContextVar[bool] = ContextVar("own_pass", default=False)
 
 
 @contextmanager
@@ -21,10 +25,12 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
     parameters = {id(parameter) for parameter in module.parameters()}
     tensors = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors_of(module).values()]
     state, devices = draws(), sorted({t.device.index or 0 for t, *_ in tensors if t.device.type == "cuda"})
+    token = OWN_PASS.set(True)
     try:
         with torch.random.fork_rng(devices=devices):
             yield
     finally:
+        OWN_PASS.reset(token)
         _redraw(state)
         for child, flag, buffers in flags:
             child.training = flag

@@ -1,0 +1,21 @@
+"""Dead units that stay because the model's own code does not allow the cut: said once, when it turns out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+
+def warn_refused(news: Mapping[str, str]) -> None:
+    """One warning for all layers of which dead units have just been refused, with the reasons."""
+    if not news:
+        return
+    layers: dict[str, list[str]] = {}
+    for layer, why in news.items():
+        layers.setdefault(why, []).append(f"'{layer}'")
+    told = "; ".join(f"{', '.join(names)}: {why}" for why, names in layers.items())
+    warnings.warn(
+        f"dead units stay in the model. {told}. Mostly a size is written into forward(), such as view(-1, 64), where "
+        "flatten(1) takes any; NodeDrop.refused lists these layers, which are left alone from now on",
+        stacklevel=3,
+    )
