@@ -45,6 +45,7 @@ def cut(net: nn.Module, x: Tensor, folder: Path, **options: Any) -> Pair:
     """A network before and after, with the ledger."""
     before, path = copy.deepcopy(net), folder / "ledger.jsonl"
     folder.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)  # of the pair before
     nd.compact_(net, x, ledger=path, on_collapse="keep", **options)
     return before, net, x, path
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.export.target import all_dead, planted, three
+from tests.export.target import all_dead, normed, planted, three
 from typer.testing import CliRunner, Result
 
 import nodedrop as nd
@@ -80,6 +80,15 @@ def test_mistakes_leave_nothing_behind(weights: Path, tmp_path: Path) -> None:
         assert words in done.stderr
         assert done.stderr.count("\n") == 1
     assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+
+
+def test_batch_norms_need_the_largest_batch(tmp_path: Path) -> None:
+    nd.save(normed(), tmp_path / "in.safetensors")
+    files = ["--weights", tmp_path / "in.safetensors", "--out", tmp_path / "out.safetensors"]
+    given = ["--model", f"{TARGET}:normed", "--example", "2,4", *files]
+    assert "0 of 5 units removed" in run(*given).stdout
+    done = run(*given, "--batch-size", "64")
+    assert "1 of 5 units removed" in done.stdout, done.output
 
 
 def test_one_unit_is_kept_if_all_could_go(tmp_path: Path) -> None:

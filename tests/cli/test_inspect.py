@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.export.target import planted, three
+from tests.export.target import INSTANCE, planted, three
 from typer.testing import CliRunner, Result
 
 import nodedrop as nd
@@ -83,6 +83,20 @@ def test_weights_and_domain_count(tmp_path: Path) -> None:
     assert found(*PLANTED, "--weights", tmp_path / "w.safetensors", "--domain=-8,8")["verdicts"]["dead"] == 0
 
 
+def test_batch_norms_need_the_largest_batch() -> None:
+    given = ["--model", f"{TARGET}:normed", "--example", "2,4"]
+    assert found(*given)["verdicts"]["dead"] == 0
+    assert found(*given, "--batch-size", "65")["verdicts"]["dead"] == 0
+    assert found(*given, "--batch-size", "64")["verdicts"]["dead"] == 1
+    assert "in train mode this holds for batches of at most 64" in run(*given, "--batch-size", "64").stdout
+
+
+def test_a_network_may_be_named_itself() -> None:
+    outcome = found("--model", f"{TARGET}:INSTANCE", "--example", "2,4")
+    assert outcome["layers"] == found(*PLANTED)["layers"]
+    assert INSTANCE.training, "it was a copy that was looked at"
+
+
 def test_linear_bounds_and_what_they_cost() -> None:
     given = ["--model", f"{TARGET}:correlated", "--example", "2,1:float64", "--domain=-1,1"]
     assert found(*given)["verdicts"]["dead"] == 0
@@ -116,6 +130,7 @@ def test_a_dead_unit_that_something_keeps_is_pinned_and_not_merely_silent(tmp_pa
     [
         ([], "name either the folder of a run or your own network"),
         (["."], "'.' holds no run"),
+        (["nosuchrun"], "there is no folder 'nosuchrun'"),
         ([".", "--domain", "0,1"], "a run knows its weights, domain and data"),
         (["--model", f"{TARGET}:planted"], "say what the network's input looks like"),
         (["--model", f"{TARGET}:three", "--example", "2,4"], "must return an nn.Module, and returned a value of type"),
@@ -127,6 +142,7 @@ def test_a_dead_unit_that_something_keeps_is_pinned_and_not_merely_silent(tmp_pa
         (["--model", f"{TARGET}:planted", "--samples", f"{TARGET}:wide"], "samples lie between -3 and 3"),
         ([*PLANTED, "--samples", "minst"], "there is no data set 'minst'"),
         ([*PLANTED, "--samples", "mnist"], "samples of shape (1000, 1, 28, 28) do not fit"),
+        ([*PLANTED, "--samples", "cifar10", "--data-dir", "."], "load('cifar10', download=True)\" downloads it"),
         (["--model", f"{TARGET}:planted", "--example", "2,x"], "--example needs a shape such as"),
         (["--model", f"{TARGET}:planted", "--example", "2,4:nothing"], "--example needs a shape such as"),
         (["--model", f"{TARGET}:planted", "--example", "2,5"], "the model does not run on the example inputs"),

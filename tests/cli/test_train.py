@@ -86,6 +86,12 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(arguments: list[str], word
     assert list(tmp_path.iterdir()) == []
 
 
+def test_data_that_nobody_named_is_named_in_the_sentence(tmp_path: Path) -> None:
+    done = run("--model", f"{TARGET}:narrow", "--out", tmp_path / "run")
+    assert done.exit_code == 2
+    assert "cannot read images of 1×28×28 (mnist, unless --data names other data): RuntimeError" in done.stderr
+
+
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     assert run(*MINE, "--out", tmp_path / "run").exit_code == 0
     taken = run(*MINE, "--out", tmp_path / "run")

@@ -79,6 +79,17 @@ class Exponential(nn.Module):
         return torch.linalg.matrix_exp(x)
 
 
+INSTANCE = planted()
+
+
+def normed() -> nn.Module:
+    """A batch norm whose unit 1 is dead in both modes, in train mode for batches of at most 64."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+    nn.init.constant_(net[1].bias[1:2], -8.0)
+    return net
+
+
 def three() -> Tensor:
     return torch.rand(60, 4, generator=torch.Generator().manual_seed(3))
 

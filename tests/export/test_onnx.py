@@ -14,6 +14,7 @@ import nodedrop as nd
 from nodedrop.errors import InputError
 from nodedrop.export import DifferenceError, Exported, quantize, write_onnx, write_pt2
 from nodedrop.export.onnx import opened, operators, run
+from nodedrop.export.program import names_of_outputs, program_of
 
 IMAGES = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(1))
 
@@ -104,6 +105,23 @@ def test_several_inputs_and_outputs(write: type, tmp_path: Path) -> None:
     assert write(Pair(), inputs, tmp_path / "file").difference < 1e-6
 
 
+class Keyed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = torch.nn.Linear(4, 3), torch.nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> dict[str, object]:
+        return {"logits": self.one(x), "value": [self.two(x), x + 1], "input": x * 2}
+
+
+def test_outputs_are_called_by_their_keys(tmp_path: Path) -> None:
+    names = ["logits", "value.0", "value.1", "input.output"]
+    assert names_of_outputs(program_of(Keyed(), [torch.rand(2, 4)]), ["input"]) == names
+    session = opened(write_onnx(Keyed(), [torch.rand(2, 4)], tmp_path / "model.onnx").path)
+    assert [item.name for item in session.get_outputs()] == names
+    assert names_of_outputs(program_of(convolutional(), [IMAGES])) is None
+
+
 def test_a_pt2_file_loads_without_nodedrop(tmp_path: Path) -> None:
     path = write_pt2(convolutional(), [IMAGES], tmp_path / "model.pt2").path
     code = (
@@ -116,9 +134,10 @@ def test_a_pt2_file_loads_without_nodedrop(tmp_path: Path) -> None:
 
 def test_the_module_is_left_as_it_was(tmp_path: Path) -> None:
     model = convolutional().train()
+    model[1].eval()  # frozen, as for fine-tuning
     state = {name: value.clone() for name, value in model.state_dict().items()}
     write_pt2(model, [IMAGES], tmp_path / "model.pt2")
-    assert all(module.training for module in model.modules())
+    assert [module.training for module in model.children()] == [True, False] + [True] * 6
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 

@@ -195,6 +195,22 @@ def test_a_second_run_goes_on_from_the_first(tmp_path: Path) -> None:
     assert width(model) < before < 12
 
 
+def test_a_ledger_goes_on_where_the_run_does(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    first, second = (NodeDropCallback(EXAMPLE, LAM, ledger=path) for _ in range(2))
+    trainer(tmp_path, build(), first, save_strategy="epoch").train()
+    whole = path.read_bytes()
+    assert whole.count(b'"line": "cut"') > 1
+    again = trainer(tmp_path, build(), second)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert path.read_bytes() == whole
+    again.train()
+    assert path.read_bytes().startswith(whole)
+    with pytest.raises(InputError, match=r"holds the proofs of \d cuts, and nothing says to go on"):
+        trainer(tmp_path, build(), NodeDropCallback(EXAMPLE, LAM, ledger=path), epochs=1).train()
+    assert path.read_bytes().startswith(whole)
+
+
 def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="every must be"):
         NodeDropCallback(EXAMPLE, every=0)

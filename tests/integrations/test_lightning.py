@@ -222,6 +222,24 @@ def test_a_second_fit_of_a_module_goes_on() -> None:
     assert [event.step for event in callback.drop.events] == [12], "another module starts anew"
 
 
+def test_a_ledger_goes_on_where_the_run_does(tmp_path: Path) -> None:
+    path, example = tmp_path / "ledger.jsonl", next(iter(batches()))[0][:2]
+    first, second = (NodeDropCallback(LAM, example_inputs=example, ledger=path) for _ in range(2))
+    keep, other = (ModelCheckpoint(tmp_path, save_top_k=-1, filename="{step}") for _ in range(2))
+    trainer(first, keep, epochs=3).fit(Module().double(), batches())
+    whole = path.read_bytes()
+    assert whole.count(b'"line": "cut"') > 1
+    again = Module().double()
+    trainer(second, other, epochs=3).fit(again, batches(), ckpt_path=tmp_path / "step=12.ckpt")
+    assert path.read_bytes() == whole
+    trainer(second, epochs=1).fit(again, batches())
+    assert path.read_bytes().startswith(whole)
+    longer = path.read_bytes()
+    with pytest.raises(InputError, match=r"holds the proofs of \d cuts, and nothing says to go on"):
+        trainer(first, epochs=1).fit(Module(), batches())
+    assert path.read_bytes() == longer
+
+
 def test_a_part_of_the_module_can_be_named_and_needs_no_forward() -> None:
     class Headless(Module):
         def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> Tensor:

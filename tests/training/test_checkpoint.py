@@ -24,7 +24,13 @@ from nodedrop.training.journal import Journal
 
 
 def mlp(width: int = 8) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
+    """A network of eight units, or of more, or of less after a cut."""
+    model = nn.Sequential(nn.Linear(4, max(width, 8)), nn.ReLU(), nn.Linear(max(width, 8), 2))
+    if width < 8:
+        with torch.no_grad():
+            model[0].bias.fill_(1.0)[width:] = -9.0
+        nd.compact_(model, torch.zeros(2, 4))
+    return model
 
 
 class Run:

@@ -17,8 +17,10 @@ from torch.optim import Optimizer
 
 import nodedrop as nd
 from nodedrop.errors import InputError
+from nodedrop.surgery.sizes import full_shapes
+from nodedrop.training import files
 from nodedrop.training.atomic import replacing
-from nodedrop.training.files import load, save
+from nodedrop.training.files import described, load, save
 
 from ..exactness import Inputs, leaves
 from ..zoo import ZOO, plant
@@ -188,20 +190,20 @@ def test_attributes_caches_and_groups_of_parameters(tmp_path: Path) -> None:
     optimizer, resumed = several_groups(small), several_groups(model)
     train(small, optimizer, example, 2)
     save(small, tmp_path / "odd", optimizer=optimizer)
-    load(model, tmp_path / "odd", optimizer=resumed)
+    load(model, tmp_path / "odd", optimizer=resumed, cut_elsewhere=True)
     assert (model.width, model.calls) == (4, 0)
     assert torch.equal(model.shift, small.shift)
     train(small, optimizer, example, 2)
     train(model, resumed, example, 2)
     assert_rebuilt(model, small, example)
-    load(Odd(6), tmp_path / "odd")
+    load(Odd(6), tmp_path / "odd", cut_elsewhere=True)
 
 
 def test_device_dtype_and_memory_format_are_the_models(tmp_path: Path) -> None:
     small = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).double().to(memory_format=torch.channels_last)
     save(small, tmp_path / "m")
-    load(model, tmp_path / "m")
+    load(model, tmp_path / "m", cut_elsewhere=True)
     assert model[0].weight.dtype == torch.float64
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert model[1].num_batches_tracked.dtype == torch.int64
@@ -355,6 +357,96 @@ def test_what_does_not_fit_is_refused(name: str, tmp_path: Path) -> None:
     assert_untouched(model, before)
 
 
+OTHERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], str]] = {
+    "kernel": (lambda: nn.Conv2d(1, 2, 3), lambda: nn.Conv2d(1, 2, 5), r"\(2, 1, 3, 3\) there and \(2, 1, 5, 5\) in"),
+    "rows": (lambda: nn.Embedding(10, 4), lambda: nn.Embedding(50, 4), r"\(10, 4\) there and \(50, 4\) in the model"),
+    "classes": (lambda: nn.Linear(4, 3), lambda: nn.Linear(4, 5), r"'weight' has shape \(3, 4\) there and \(5, 4\) in"),
+    "features": (lambda: nn.Linear(6, 16), lambda: nn.Linear(9, 16), r"\(16, 6\) there and \(16, 9\) in the model"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_of_another_architecture_is_refused(name: str, tmp_path: Path) -> None:
+    small, model, sentence = OTHERS[name][0](), OTHERS[name][1](), OTHERS[name][2]
+    save(small, tmp_path / "m")
+    before = snapshot(model)
+    with pytest.raises(InputError, match=f"does not come from this model: .*{sentence}.*, and no cut of nodedrop's"):
+        load(model, tmp_path / "m")
+    if name in ("kernel", "rows"):  # no file needs to say that these are never cut
+        with pytest.raises(InputError, match=f"the state_dict does not come from this model: .*{sentence}"):
+            load(model, small.state_dict())
+    assert_untouched(model, before)
+
+
+def dead(model: nn.Sequential, count: int) -> nn.Sequential:
+    """A network whose first layer has so many dead units, cut."""
+    with torch.no_grad():
+        model[0].bias.fill_(9.0)[:count] = -9.0
+    nd.compact_(model, torch.rand(2, 4))
+    return model
+
+
+@pytest.mark.parametrize(
+    "way", ["saved", "loaded and cut again", "copied", "pickled", "state_dict", "checkpoint", "part"]
+)
+def test_a_file_knows_what_was_cut(way: str, tmp_path: Path) -> None:
+    small, path, left = dead(mlp(), 3), tmp_path / "m", 5
+    if way == "loaded and cut again":
+        save(small, path)
+        load(again := mlp(), path)
+        small, left = dead(again, 2), 3
+    elif way == "copied":
+        small = copy.deepcopy(small)
+    elif way == "pickled":
+        small = pickle.loads(pickle.dumps(small))
+    elif way == "state_dict":
+        load(again := mlp(), small.state_dict())
+        small = again
+    elif way == "checkpoint":
+        path = nd.Checkpoints(tmp_path, small, copy=copy.deepcopy(small)).write(1)
+        again, other = mlp(), mlp()
+        assert nd.Checkpoints(tmp_path, again, copy=other).resume() == {"step": 1}
+        small = other
+    wrap = nn.Sequential if way == "part" else lambda model: model
+    save(wrap(small), path)
+    model: Any = wrap(mlp())
+    load(model, path)
+    same_tensors(model.state_dict(), wrap(small).state_dict())
+    load(model, path)  # of these widths already
+    assert (model[0] if way == "part" else model)[0].out_features == left
+    wide = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    with pytest.raises(InputError, match=r"weight' has shape \(2, .\) there and \(3, 8\) in the model"):
+        load(wrap(wide), path)
+
+
+def test_a_cut_that_is_taken_back_leaves_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mlp()
+    monkeypatch.setattr("nodedrop.session.Session._adopt", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        dead(model, 3)
+    assert full_shapes(model) == {}
+    assert vars(model[0]).keys() == vars(nn.Linear(4, 8)).keys()
+
+
+def test_a_file_from_before_shapes_were_written_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def older(module: nn.Module) -> dict[str, Any]:
+        return {key: value for key, value in described(module).items() if key != "full"}
+
+    monkeypatch.setattr(files, "described", older)
+    save(mlp(5), tmp_path / "m")
+    load(model := mlp(), tmp_path / "m")
+    assert model[0].out_features == 5
+
+
+def test_sizes_follow_from_the_file_of_a_wrapper(tmp_path: Path) -> None:
+    wrapper = nn.Module()
+    wrapper.module = dead(mlp(), 3)
+    save(wrapper, tmp_path / "m")
+    with pytest.warns(UserWarning, match="was written from a Module"):
+        load(model := mlp(), tmp_path / "m")
+    assert repr(model) == repr(wrapper.module)
+
+
 def test_groups_that_do_not_follow_from_shapes(tmp_path: Path) -> None:
     small = nn.Sequential(nn.Conv2d(4, 6, 1), nn.Conv2d(6, 5, 1))
     small[1].weight.data = small[1].weight.data[:, :2]
@@ -389,9 +481,9 @@ def test_optimizers_that_do_not_fit(tmp_path: Path) -> None:
         ("with", "sgd", "optimizer must be a torch.optim.Optimizer, not str"),
     ):
         with pytest.raises(InputError, match=sentence):
-            load(model, tmp_path / path, optimizer=given)  # type: ignore[arg-type]
+            load(model, tmp_path / path, optimizer=given, cut_elsewhere=True)  # type: ignore[arg-type]
         assert_untouched(model, before)
-    load(model, tmp_path / "with")
+    load(model, tmp_path / "with", cut_elsewhere=True)
     assert model[0].out_features == 5
 
 
@@ -408,7 +500,7 @@ def test_all_or_nothing_when_the_optimizer_refuses(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(torch.optim.SGD, "load_state_dict", refuse)
     with pytest.raises(RuntimeError, match="no"):
-        load(model, tmp_path / "m", optimizer=new)
+        load(model, tmp_path / "m", optimizer=new, cut_elsewhere=True)
     assert_untouched(model, before)
     assert new.param_groups is groups
 
@@ -439,7 +531,7 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
 def test_compiled_models_are_taken_for_what_they_are(tmp_path: Path) -> None:
     small, model = mlp(5), mlp()
     save(torch.compile(small, backend="eager"), tmp_path / "m")  # type: ignore[arg-type]
-    load(torch.compile(model, backend="eager"), tmp_path / "m")  # type: ignore[arg-type]
+    load(torch.compile(model, backend="eager"), tmp_path / "m", cut_elsewhere=True)  # type: ignore[arg-type]
     same_tensors(small.state_dict(), model.state_dict())
 
 

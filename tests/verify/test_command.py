@@ -115,6 +115,12 @@ def test_an_example_that_does_not_fit_is_a_wrong_question(files: dict[str, str])
     assert "network takes no input of shape (2, 5); give one that it takes, --example" in " ".join(done.stderr.split())
 
 
+def test_a_folder_that_is_not_there_is_said() -> None:
+    done = CliRunner().invoke(app, ["verify", "nosuchrun"])
+    assert done.exit_code == 2
+    assert "there is no folder 'nosuchrun'; name that of a run" in done.stderr
+
+
 def test_swapped_files_get_a_hint(files: dict[str, str]) -> None:
     done = said(files["after"], files["before"], "--example", "2,3")
     assert done.exit_code != 0

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 import nodedrop as nd
 from nodedrop.cli.app import app
+from nodedrop.errors import InputError
 from nodedrop.verify import Verdict
 from nodedrop.verify.claims import Refuted
 from nodedrop.verify.left import Left
@@ -197,6 +198,102 @@ def test_a_killed_run_ends_with_the_same_ledger(run: Path, tmp_path: Path) -> No
         target.train(tmp_path)
     assert (tmp_path / "ledger.jsonl").read_bytes() == (run / "ledger.jsonl").read_bytes()
     assert check(tmp_path).status == "proved"
+
+
+def dense() -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    nn.init.ones_(model[0].bias)
+    return model
+
+
+def cut_once(model: nn.Sequential, drop: nd.NodeDrop) -> None:
+    """The first unit dies, and goes."""
+    with torch.no_grad():
+        model[0].bias[0] = -9.0
+    assert drop.drop() is not None
+
+
+def test_a_run_goes_on_with_its_ledger_if_only_nodedrop_is_among_its_parts(tmp_path: Path) -> None:
+    contents = []
+    for stops in ([4], [3, 4]):
+        folder = tmp_path / str(len(stops))
+        for stop in stops:
+            model = dense()
+            drop = nd.NodeDrop(model, None, torch.rand(2, 4), ledger=folder / "ledger.jsonl")
+            checkpoints = nd.Checkpoints(folder / "checkpoint", model, drop=drop)
+            for step in range((checkpoints.resume() or {"step": 0})["step"], stop):
+                cut_once(model, drop)
+                if step == 1:
+                    checkpoints.write(step + 1)
+        contents.append((folder / "ledger.jsonl").read_bytes())
+    assert contents[0] == contents[1]
+    assert verify_run(dense(), model, torch.zeros(2, 4), folder / "ledger.jsonl").status == "proved"
+
+
+def test_proofs_are_not_written_over(tmp_path: Path) -> None:
+    path, model = tmp_path / "ledger.jsonl", dense()
+    drop = nd.NodeDrop(model, None, torch.rand(2, 4), ledger=path)
+    assert drop.drop() is None  # the first line alone is no proof
+    del drop
+    drop = nd.NodeDrop(model, None, torch.rand(2, 4), ledger=path)
+    cut_once(model, drop)
+    before = path.read_bytes()
+    sentence = r"ledger.jsonl' holds the proofs of 1 cut, and nothing says to go on from there; name another file"
+    for given in (dense(), dense()):
+        with torch.no_grad():
+            given[0].bias[0] = -9.0
+        with pytest.raises(InputError, match=sentence):
+            nd.NodeDrop(given, None, torch.rand(2, 4), ledger=path).drop()
+        with pytest.raises(InputError, match=sentence):
+            nd.compact_(given, torch.rand(2, 4), ledger=path)
+        assert given[0].out_features == 8
+    other = nd.NodeDrop(given, None, torch.rand(2, 4), ledger=path)  # its first bias is another
+    checkpoints = nd.Checkpoints(tmp_path / "checkpoint", given, drop=other)
+    with pytest.raises(InputError, match=r"no checkpoint to go on from, and '.*' holds the proofs of 1 cut of another"):
+        checkpoints.resume()
+    state = drop.state_dict()
+    with pytest.raises(InputError, match="is not the one that this run wrote"):
+        drop.load_state_dict({**state, "ledger": {**state["ledger"], "last": "0" * 64}})
+    drop.load_state_dict({key: value for key, value in state.items() if key != "ledger"})  # as older states are
+    assert path.read_bytes() == before
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_its_ledger_anew(tmp_path: Path) -> None:
+    for stop in (1, 2):
+        model = dense()
+        drop = nd.NodeDrop(model, None, torch.rand(2, 4), ledger=tmp_path / "ledger.jsonl")
+        checkpoints = nd.Checkpoints(tmp_path / "checkpoint", model, drop=drop, ledger=drop.ledger)
+        if stop == 1:
+            assert checkpoints.resume() is None
+        else:
+            with pytest.warns(UserWarning, match=r"so the ledger '.*', of 1 cut, begins anew") as caught:
+                assert checkpoints.resume() is None
+            assert len(caught) == 1
+        for _ in range(stop):
+            cut_once(model, drop)
+    assert verify_run(dense(), model, torch.zeros(2, 4), tmp_path / "ledger.jsonl").status == "proved"
+
+
+def test_a_full_disk_leaves_a_ledger_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files: list[int] = []
+
+    def full(descriptor: int) -> None:
+        files.append(descriptor)
+        if len(files) == 2:  # the weights beside the ledger find room, the ledger does not
+            raise OSError(28, "No space left on device")
+
+    model = dense()
+    drop = nd.NodeDrop(model, None, torch.rand(2, 4), ledger=tmp_path / "ledger.jsonl")
+    cut_once(model, drop)
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(InputError, match="cannot be written: No space left on device"):
+        cut_once(model, drop)
+    assert model[0].out_features == 7
+    monkeypatch.undo()
+    cut_once(model, drop)
+    verdict = verify_run(dense(), model, torch.zeros(2, 4), tmp_path / "ledger.jsonl")
+    assert (verdict.status, verdict.units) == ("proved", 2), verdict
 
 
 def test_what_is_kept_is_small_and_makes_cuts_reversible(run: Path) -> None:

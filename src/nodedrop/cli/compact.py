@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..errors import InputError
 from .progress import JsonOption
-from .subject import BoundsOption, DomainOption, ModeOption, ShapeOption, subject_of
+from .subject import BatchOption, BoundsOption, DomainOption, ModeOption, ShapeOption, subject_of
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -31,6 +31,7 @@ def compact(
     example: ShapeOption = None,
     domain: DomainOption = None,
     mode: ModeOption = "both",
+    batch_size: BatchOption = None,
     bounds: BoundsOption = "interval",
     ledger: Annotated[Path | None, typer.Option(help="Where the certificates go; nodedrop verify checks them.")] = None,
     on_collapse: Annotated[
@@ -56,7 +57,7 @@ def compact(
     subject = subject_of(None, model, weights, domain, example, None, None)
     with ExitStack() as files, Console(stderr=True).status(Text(f"looking at {model}")):
         done = compact_(
-            subject.model, subject.example, subject.domain, mode=mode, bounds=bounds,
+            subject.model, subject.example, subject.domain, mode=mode, bounds=bounds, batch_size=batch_size,
             on_collapse=cast("Literal['error', 'keep']", on_collapse),
             ledger=None if ledger is None else files.enter_context(replacing(ledger)),
         )  # fmt: skip

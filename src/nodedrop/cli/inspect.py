@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,6 +16,7 @@ from rich.text import Text
 from ..errors import InputError
 from .progress import DataDirOption, JsonOption
 from .subject import (
+    BatchOption,
     BoundsOption,
     DomainOption,
     ModelOption,
@@ -48,6 +50,7 @@ def inspect(
     example: ShapeOption = None,
     samples: SamplesOption = None,
     mode: ModeOption = "both",
+    batch_size: BatchOption = None,
     bounds: BoundsOption = "interval",
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
@@ -61,6 +64,8 @@ def inspect(
 
     subject = subject_of(run, model, weights, domain, example, samples, data_dir)
     with Console(stderr=True).status(Text(f"looking at {subject.name}")):
+        if batch_size is not None:
+            subject = replace(subject, batch_size=batch_size)
         seconds, proved = _analysed(subject, mode, bounds)
         gain = _gain(subject, mode, seconds, proved) if bounds == "linear" else None
         observed = _observed(subject)
@@ -87,7 +92,8 @@ def _analysed(subject: Subject, mode: str, bounds: str) -> tuple[float, Analysis
     from ..api import analyze
 
     start = time.perf_counter()
-    found = analyze(subject.model, subject.example, subject.domain, mode=mode, bounds=bounds)
+    given = {"mode": mode, "bounds": bounds, "batch_size": subject.batch_size}
+    found = analyze(subject.model, subject.example, subject.domain, **given)
     return time.perf_counter() - start, found
 
 

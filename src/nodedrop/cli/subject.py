@@ -12,7 +12,7 @@ import typer
 from ..errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor, nn
 
@@ -33,8 +33,12 @@ ShapeOption = Annotated[
 SamplesOption = Annotated[
     str | None, typer.Option("--samples", help="Inputs to run: a data set's name, module:factory, or a .npy file.")
 ]
-BoundsOption = Annotated[
-    str, typer.Option("--bounds", help="interval, or linear: finds more and takes longer.")
+BoundsOption = Annotated[str, typer.Option("--bounds", help="interval, or linear: finds more and takes longer.")]
+BatchOption = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-size", min=1, help="The largest training batch: batch norm has no bound in train mode without."
+    ),
 ]
 ModeOption = Annotated[str, typer.Option("--mode", help="What proofs must cover: both, train or eval.")]
 
@@ -49,6 +53,7 @@ class Subject:
     domain: tuple[float, float]
     samples: Tensor | None = None
     labels: Tensor | None = None
+    batch_size: int | None = None  # the largest training batch, if it is known
 
 
 def subject_of(
@@ -78,18 +83,34 @@ def _of_run(folder: Path, data_dir: Path | None) -> Subject:
     from ..experiments.run import configuration
     from ..training import load
 
+    if not folder.is_dir():
+        raise InputError(f"there is no folder '{folder}'; name one that `nodedrop train` has written")
     stored = configuration(folder)
     if stored is None:
         raise InputError(f"'{folder}' holds no run; name a folder that `nodedrop train` has written")
     if not (folder / "model.safetensors").is_file():
         raise InputError(f"the run in '{folder}' has not ended; go on with: nodedrop train --resume --out {folder}")
     recipe = changed(Recipe(), stored)
-    data = data_of(recipe, data_dir)
+    data = _read(recipe.data, lambda: data_of(recipe, data_dir))
     model = network(recipe, data)
     load(model, folder / "model.safetensors")
     samples = images(recipe, data, SAMPLES).contiguous()
     labels = None if data.text else data.test_labels[:SAMPLES]
-    return Subject(str(folder), model.eval(), (samples[:BATCH],), domain_of(recipe), samples, labels)
+    example, ends = (samples[:BATCH],), domain_of(recipe)
+    return Subject(str(folder), model.eval(), example, ends, samples, labels, recipe.batch)
+
+
+def _read(name: str, how: Callable[[], Any]) -> Any:
+    """A data set, or how to get it: commands that only look at one have no --download."""
+    from ..experiments.data import SOURCES
+
+    try:
+        return how()
+    except InputError as error:
+        if name not in SOURCES or not SOURCES[name].remotes:
+            raise
+        fetch = f"from nodedrop.experiments.data import load; load('{name}', download=True)"
+        raise InputError(f'{error} (--data-dir names its folder; python -c "{fetch}" downloads it)') from None
 
 
 def _of_factory(
@@ -175,7 +196,7 @@ def _samples(name: str, domain: tuple[float, float], data_dir: Path | None) -> t
         except (OSError, ValueError, TypeError) as error:
             raise InputError(f"'{name}' cannot be read as an array: {str(error).splitlines()[0]}") from None
     else:
-        found = made(name) if is_own(name) else load(name, data_dir)
+        found = made(name) if is_own(name) else _read(name, lambda: load(name, data_dir))
     if isinstance(found, Data):
         scale = replace(Recipe(), domain=f"{domain[0]},{domain[1]}")
         labels = None if found.text else found.test_labels[:SAMPLES]

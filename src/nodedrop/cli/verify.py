@@ -118,7 +118,7 @@ def _nets(before: Path, after: Path, model: str) -> list[nn.Module]:
     pair = []
     for path in (before, after):
         net: nn.Module = find(model)()
-        load(net, path)
+        load(net, path, cut_elsewhere=True)  # whoever took units out, the checker finds what that changed
         pair.append(net)
     return pair
 
@@ -148,13 +148,15 @@ def _of_run(folder: Path, model: str | None, box: Any) -> Verdict:
     from ..training import load
     from ..verify.run import verify_run
 
+    if not folder.is_dir():
+        raise InputError(f"there is no folder '{folder}'; name that of a run, or of a ledger")
     if not (folder / "ledger.jsonl").is_file():
         raise InputError(f"'{folder}' holds no ledger.jsonl; name the folder of a run, or of a ledger")
     header = _header(folder / "ledger.jsonl")
     nets = [find(model)() if model is not None else _network(folder, header) for _ in range(2)]
     if not (folder / "model.safetensors").is_file():
         raise InputError(f"the run in '{folder}' has not ended: there is no model.safetensors")
-    load(nets[1], folder / "model.safetensors")
+    load(nets[1], folder / "model.safetensors", cut_elsewhere=True)  # the checker finds what differs
     return verify_run(nets[0], nets[1], _stated(header, str(folder)), folder / "ledger.jsonl", box)
 
 

@@ -29,7 +29,7 @@ def data_of(recipe: Recipe, data_dir: Path | None = None) -> Data:
 def network(recipe: Recipe, data: Data) -> nn.Module:
     """The recipe's network for this data, at full size."""
     if is_own(recipe.network):
-        return own_network(recipe.network, example(recipe, data), data.classes)
+        return own_network(recipe.network, example(recipe, data), data.classes, recipe.data)
     read, given = NETWORKS[recipe.network].reads, "texts" if data.text else "images"
     if read != given:
         raise InputError(f"the network {recipe.network} reads {read}, and {data.name} holds {given}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,8 +22,9 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-def own_network(name: str, example: Tensor, classes: int) -> nn.Module:
+def own_network(name: str, example: Tensor, classes: int, data: str) -> nn.Module:
     """Call a factory of networks, and see that the network turns such images into one logit per class."""
+    hint = "" if is_own(data) else f" ({data}, unless --data names other data)"
     model = made(name)
     if not isinstance(model, nn.Module):
         raise InputError(f"'{name}' must return an nn.Module, and returned {_kind(model)}")
@@ -31,12 +34,12 @@ def own_network(name: str, example: Tensor, classes: int) -> nn.Module:
             logits = model.eval()(example)
     except Exception as error:
         shape = "×".join(map(str, example.shape[1:]))
-        raise InputError(f"the network of '{name}' cannot read images of {shape}: {_said(error)}") from None
+        raise InputError(f"the network of '{name}' cannot read images of {shape}{hint}: {_said(error)}") from None
     model.train(mode)
     if not isinstance(logits, Tensor) or logits.shape != (len(example), classes):
         got = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else _kind(logits)
         raise InputError(
-            f"the network of '{name}' must return {classes} logits per image, one per class of the data, and for "
+            f"the network of '{name}' must return {classes} logits per image, one per class of the data{hint}, and for "
             f"{len(example)} images it returned {got}"
         )
     return model
@@ -62,7 +65,7 @@ def own_data(name: str) -> Data:
 
 
 def find(name: str) -> Callable[[], Any]:
-    """The factory of a name; modules are looked for in the working folder, too."""
+    """The factory of a name, or of copies of a network; modules are looked for in the working folder, too."""
     module, _, path = name.partition(":")
     if not module or not path:
         raise InputError(f"'{name}' must have the form package.module:factory")
@@ -76,6 +79,8 @@ def find(name: str) -> Callable[[], Any]:
         if not hasattr(found, part):
             raise InputError(f"the module of '{name}' has no '{part}'; name a function that takes no arguments")
         found = getattr(found, part)
+    if isinstance(found, nn.Module):  # each call gives a network of its own, as a factory's does
+        return partial(copy.deepcopy, found)
     if not callable(found):
         raise InputError(f"'{name}' is {_kind(found)}; name a function that takes no arguments")
     factory: Callable[[], Any] = found

@@ -314,7 +314,12 @@ def _is_table(text: str) -> bool:
         table = spares_of(Recipe(spare_of=text))
     except ValueError:
         return False
-    return all(name and is_spare(value) for name, value in table.items())
+    return all(name and _is_spare(value) for name, value in table.items())
+
+
+def _is_spare(value: float) -> bool:
+    """Parts of a unit, which schedules pass, are a mistake where the number stays as it is."""
+    return is_spare(value) and (value <= 1 or value == int(value))
 
 
 _ABOVE: Rule = (lambda value: 0 < value < math.inf, "above 0")
@@ -337,7 +342,7 @@ _WANTED: dict[str, Rule] = {
     "form": _one_of(PENALTY_FORMS),
     "norm_form": _one_of(NORM_PENALTY_FORMS),
     "m": (_is_count, "elements, batch, channels or a number above 1"),
-    "spare": (is_spare, "from 0 to 1, or a whole number of units above 1"),
+    "spare": (_is_spare, "from 0 to 1, or a whole number of units above 1"),
     "spare_of": (_is_table, "layers with shares or numbers of units, such as 'conv*=32,dense=0.5'"),
     "multiple": _least(1),
     "toll": (lambda value: 0 <= value < math.inf, "at least 0"),

@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..training.atomic import replacing
 from .align import align
 from .extras import needed
-from .program import Exported, cause, compared, program_of, quiet
+from .program import Exported, cause, compared, names_of_outputs, program_of, quiet
 
 LARGEST = 2**31 - 2**24  # a file beyond two gigabytes would need others beside it
 FAST = 8  # ONNX Runtime's fast convolutions work in blocks of so many units; others may take two to three times as long
@@ -34,7 +34,10 @@ def write_onnx(model: nn.Module, example: Sequence[Tensor], path: Path, *, multi
     free = tuple({0: "batch"} for _ in example)
     try:
         with quiet():
-            made = torch.onnx.export(program, (), input_names=names, dynamic_shapes=free, dynamo=True, verbose=False)
+            made = torch.onnx.export(
+                program, (), input_names=names, output_names=names_of_outputs(program, names), dynamic_shapes=free,
+                dynamo=True, verbose=False,
+            )  # fmt: skip
         assert made is not None
     except Exception as error:
         raise InputError(f"{type(model).__name__} cannot be written as ONNX: {cause(error)}") from None

@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.utils._pytree import MappingKey, tree_flatten_with_path, tree_unflatten
 
 from ..errors import CutError, InputError, NodeDropError
 from ..surgery.check import change, outputs
+from ..tracing.undisturbed import undisturbed
 from ..training.atomic import replacing
 from .pooling import pool_first_
 
@@ -64,15 +66,15 @@ def program_of(model: nn.Module, example: Sequence[Tensor]) -> ExportedProgram:
     if len(rows) != 1 or rows == {0}:
         shapes = ", ".join(str(tuple(value.shape)) for value in example)
         raise InputError(f"the first axis of every input must be the batch, and the inputs have shapes {shapes}")
-    inputs, batch, mode = of_size(example, BATCHES[0]), Dim("batch"), model.training
+    inputs, batch = of_size(example, BATCHES[0]), Dim("batch")
     try:
         outputs(model, [inputs], ("eval",))
     except CutError as error:
         shapes = ", ".join(str(tuple(value.shape)) for value in inputs)
         raise InputError(f"{type(model).__name__} does not run on inputs of shape {shapes}: {error}") from None
-    model.eval()
     try:
-        with quiet():
+        with undisturbed(model), quiet():
+            model.eval()
             program = torch.export.export(model, inputs, dynamic_shapes=_axes(model, len(inputs), batch), strict=False)
             pool_first_(program)
             plain: ExportedProgram = program.run_decompositions(
@@ -80,9 +82,21 @@ def program_of(model: nn.Module, example: Sequence[Tensor]) -> ExportedProgram:
             )
     except Exception as error:
         raise InputError(f"{type(model).__name__} cannot be exported for any batch size: {cause(error)}") from None
-    finally:
-        model.train(mode)
     return plain
+
+
+def names_of_outputs(program: ExportedProgram, taken: Collection[str] = ()) -> list[str] | None:
+    """The keys under which the module returns its outputs; None if it returns them without keys.
+
+    A key that is `taken`, by an input, gets a tail: names are unique in a file.
+    """
+    spec = program.call_spec.out_spec
+    assert spec is not None
+    paths = [path for path, _ in tree_flatten_with_path(tree_unflatten(range(spec.num_leaves), spec))[0]]
+    if not any(isinstance(key, MappingKey) for path in paths for key in path):
+        return None
+    names = [".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path) for path in paths]
+    return [f"{name}.output" if name in taken else name for name in names]
 
 
 @contextmanager

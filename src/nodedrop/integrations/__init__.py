@@ -40,9 +40,10 @@ class Shrinking:
         if state is not None:
             self.drop.load_state_dict(state)
 
-    def end(self) -> None:
-        """Let go of NodeDrop, so that another can take its model."""
-        self.drop = None
+    def end(self, model: nn.Module) -> dict[str, Any] | None:
+        """Let go of NodeDrop, so that another can take the model; its state, to go on from, if it was this model's."""
+        drop, self.drop = self.drop, None
+        return drop.state_dict() if drop is not None and drop.model is model else None
 
     def add_gradient(self, optimizer: Optimizer, scaler: Any = None) -> None:
         """Add the penalty's gradient to those an optimizer is about to use, once per step, whatever was accumulated.

@@ -62,11 +62,12 @@ class NodeDropCallback(Shrinking, TrainerCallback):
                 f"than the last; leave it out and load '{FILE}' of the best checkpoint into a model built anew"
             )
         inputs = {k: v.to(args.device) if isinstance(v, Tensor) else v for k, v in self.example_inputs.items()}
-        self.end()
+        left = self.end(given["model"])
         lower = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
         self.options.setdefault("dtype", lower)
         with _own_forward(given["model"]):
-            self.start(given["model"], _plain(given["optimizer"]), inputs, state.stateful_callbacks.get(_STATE))
+            stored = state.stateful_callbacks.get(_STATE, left)
+            self.start(given["model"], _plain(given["optimizer"]), inputs, stored)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Comes once per step, after clipping."""

@@ -61,9 +61,7 @@ class NodeDropCallback(Shrinking, Callback):
         self._hook = shrink_on_load(pl_module)
         if stage == "fit":
             require_one_process(trainer.world_size)
-            known = self.drop is not None and self.drop.model is pl_module.get_submodule(self.submodule)
-            self._state = self.state_dict() if known else None
-            self.end()
+            self._state = self.end(pl_module.get_submodule(self.submodule))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave the module as it came."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -23,7 +24,8 @@ class LedgerFile:
     """A ledger that grows with every cut; `witness` is whether the weights that proofs speak of are kept beside it.
 
     Each line has the hash of the one before it. A checkpoint remembers where the ledger was, and on resuming it goes
-    back there, so that a run that was killed ends with the same ledger as one that was not.
+    back there, so that a run that was killed ends with the same ledger as one that was not. Cuts of a run that is not
+    gone on with are never written over.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, witness: bool = True) -> None:
@@ -31,8 +33,10 @@ class LedgerFile:
         self.position, self.last, self.cuts, self.step = 0, START, 0, 0
         self._header: dict[str, Any] = {}
 
-    def follow(self, session: Session) -> None:
-        """Write down every cut of a session from now on. The model is what it is at the first call."""
+    def follow(self, session: Session, state: Mapping[str, Any] | None = None) -> None:
+        """Write down every cut of a session from now on, or from where it was. The model is what it is at first."""
+        if state is not None:
+            self.load_state_dict(state)
         if not self._header:
             self._header = header(declared(session), tensors_of(session.module))
         session.recorder = lambda plan, outcome, before: self.write(recorded(session, plan, outcome, before))
@@ -40,6 +44,11 @@ class LedgerFile:
     def begin(self) -> None:
         """Write the first line, unless there is one; and take off what a killed run wrote after its checkpoint."""
         if self.position == 0:
+            if told := self._cuts_there():
+                raise InputError(
+                    f"'{self.path}' holds the proofs of {told}, and nothing says to go on from there; name another "
+                    "file, move this one and 'cuts' away, or load the state of that run's NodeDrop"
+                )
             self._append([dict(self._header)])
         elif self.path.stat().st_size > self.position:
             os.truncate(self.path, self.position)
@@ -56,6 +65,32 @@ class LedgerFile:
         self._append([{**cut, "units": len(units)}, *units])
         self.cuts = number
 
+    def restart(self) -> None:
+        """Begin anew, for a run that was killed before its first checkpoint: it makes the same cuts again."""
+        if told := self._cuts_there():
+            first = json.loads(self._content().splitlines()[0])
+            if first.get("hash") != line_hash({**self._header, "prev": START}):
+                raise InputError(
+                    f"there is no checkpoint to go on from, and '{self.path}' holds the proofs of {told} of another "
+                    "run; name another file, or move this one and 'cuts' away"
+                )
+            text = f"there is no checkpoint to go on from, so the ledger '{self.path}', of {told}, begins anew"
+            warnings.warn(text, stacklevel=3)
+            os.truncate(self.path, 0)
+        self.position, self.last, self.cuts = 0, START, 0
+
+    def _cuts_there(self) -> str:
+        """How many cuts the file tells of, in words; none is no word."""
+        lines = (line for line in self._content().splitlines(keepends=True) if line.endswith(b"\n"))
+        count = sum(b'"line": "cut"' in line for line in lines)
+        return f"{count} cuts" if count > 1 else "1 cut" if count else ""
+
+    def _content(self) -> bytes:
+        try:
+            return self.path.read_bytes() if self.path.exists() else b""
+        except OSError as error:
+            raise InputError(f"the ledger '{self.path}' cannot be read: {error.strerror or error}") from None
+
     def _keep(self, witness: Witness) -> dict[str, Any]:
         """Write what is removed, and the tensors that the proofs need whole, beside the ledger."""
         from safetensors.torch import save
@@ -71,10 +106,10 @@ class LedgerFile:
         return {"file": f"cuts/{name}", "sha256": sha256(content).hexdigest()}
 
     def _append(self, lines: list[dict[str, Any]]) -> None:
-        text = b""
+        text, last = b"", self.last
         for line in lines:
-            line["prev"] = self.last
-            self.last = line["hash"] = line_hash(line)
+            line["prev"] = last
+            last = line["hash"] = line_hash(line)
             text += json.dumps(line, sort_keys=True, allow_nan=False).encode() + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +121,7 @@ class LedgerFile:
                 os.fsync(file.fileno())
         except OSError as error:
             raise InputError(f"the ledger '{self.path}' cannot be written: {error.strerror or error}") from None
-        self.position += len(text)
+        self.position, self.last = self.position + len(text), last
 
     def state_dict(self) -> dict[str, Any]:
         """Where the ledger is."""
@@ -94,10 +129,12 @@ class LedgerFile:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to where it was; what was written since goes with the next line."""
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if size < state["position"]:
-            raise InputError(f"the ledger '{self.path}' has {size} bytes and had {state['position']}; it was cut short")
-        self.position, self.last, self.cuts = int(state["position"]), str(state["last"]), int(state["cuts"])
+        content, position = self._content(), int(state["position"])
+        if len(content) < position:
+            raise InputError(f"the ledger '{self.path}' has {len(content)} bytes and had {position}; it was cut short")
+        if position and f'"hash": "{state["last"]}"'.encode() not in content[:position].splitlines()[-1]:
+            raise InputError(f"the ledger '{self.path}' is not the one that this run wrote; put that one back")
+        self.position, self.last, self.cuts = position, str(state["last"]), int(state["cuts"])
 
 
 def _store(path: Path, content: bytes) -> None:

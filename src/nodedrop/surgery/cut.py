@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
 
 from ..errors import CutError, InputError
 from ..planning import Cut, Folding, Plan
-from ..tracing.graph import canonical_names, tensors_of
-from .sizes import update_sizes_
+from ..tracing.graph import tensors_of
+from .sizes import Shape, changes, full_shapes, owners, remember_, shapes_of, update_sizes_
 from .transaction import Transaction
 
 
 def cut_(transaction: Transaction, module: nn.Module, plan: Plan, optimizers: Sequence[Optimizer] = ()) -> None:
     """Fold constants, slice tensors and optimizer state, update sizes; everything recorded in the transaction."""
-    tensors = tensors_of(module)
+    tensors, before = tensors_of(module), shapes_of(module)
     _require_own_memory(tensors, {*(cut.tensor for cut in plan.cuts), *(folding.bias for folding in plan.foldings)})
     with torch.no_grad():
         for folding in plan.foldings:
@@ -27,7 +29,7 @@ def cut_(transaction: Transaction, module: nn.Module, plan: Plan, optimizers: Se
             by_tensor.setdefault(cut.tensor, []).append(cut)
         for name, cuts in by_tensor.items():
             _slice_everywhere(transaction, tensors[name], name, cuts, optimizers)
-    _resize(transaction, module, plan, set(by_tensor))
+    _resize(transaction, module, plan, before)
 
 
 def _require_own_memory(tensors: dict[str, Tensor], touched: set[str]) -> None:
@@ -78,14 +80,20 @@ def _slice_everywhere(
     transaction.set_data(tensor, sliced(tensor.data, cuts), gradient)
     for optimizer in optimizers:
         for key, value in list(optimizer.state.get(tensor, {}).items()):
-            if not isinstance(value, Tensor) or value.numel() <= 1:
-                continue
-            if value.shape != before:
-                raise InputError(
-                    f"{type(optimizer).__name__} keeps '{key}' of shape {tuple(value.shape)} for '{name}', which has "
-                    f"shape {tuple(before)}: nodedrop can carry only state of the parameter's own shape along"
-                )
-            transaction.set_state(optimizer, tensor, key, sliced(value, cuts))
+            carry = partial(_carried, cuts, name, before, f"{type(optimizer).__name__} keeps '{key}'")
+            transaction.set_state(optimizer, tensor, key, tree_map_only(Tensor, carry, value))
+
+
+def _carried(cuts: list[Cut], name: str, before: torch.Size, what: str, state: Tensor) -> Tensor:
+    """A tensor of an optimizer's state after the cuts; one of a single element is a counter."""
+    if state.numel() <= 1:
+        return state
+    if state.shape != before:
+        raise InputError(
+            f"{what} of shape {tuple(state.shape)} for '{name}', which has shape {tuple(before)}: nodedrop can carry "
+            "only state of the parameter's own shape along"
+        )
+    return sliced(state, cuts)
 
 
 def sliced(tensor: Tensor, cuts: Sequence[Cut]) -> Tensor:
@@ -115,27 +123,14 @@ def _blockwise(tensor: Tensor, cut: Cut, keep: Tensor) -> Tensor:
     return torch.cat([block.index_select(1, chosen.get(k, anything)) for k, block in enumerate(blocks)])
 
 
-def _resize(transaction: Transaction, module: nn.Module, plan: Plan, touched: set[str]) -> None:
-    canonical = canonical_names(module)
-    for path, child in module.named_modules():
-        own = {
-            canonical[f"{path}.{name}" if path else name]
-            for name, tensor in (*child._parameters.items(), *child._buffers.items())
-            if tensor is not None
-        }
-        for name in own & set(plan.groups):
+def _resize(transaction: Transaction, module: nn.Module, plan: Plan, before: Mapping[str, Shape]) -> None:
+    after, full = shapes_of(module), {**before, **full_shapes(module)}
+    for path, child, own in owners(module):
+        for name in set(own.values()) & set(plan.groups):
             if hasattr(child, "groups"):
                 transaction.set_attribute(child, "groups", plan.groups[name])
         if path in plan.sizes and getattr(child, "num_features", plan.sizes[path]) != plan.sizes[path]:
             transaction.set_attribute(child, "num_features", plan.sizes[path])
-        if own & touched:
-            update_sizes_(transaction, child, _changes(plan, own))
-
-
-def _changes(plan: Plan, own: set[str]) -> dict[int, int]:
-    """Old to new size of the axes cut in a module's tensors, where an old size became just one new size."""
-    found: dict[int, set[int]] = {}
-    for cut in plan.cuts:
-        if cut.tensor in own:
-            found.setdefault(cut.size, set()).add(cut.keep.shape[-1])
-    return {old: new.pop() for old, new in found.items() if len(new) == 1}
+        if any(before[name] != after[name] for name in own.values()):
+            update_sizes_(transaction, child, changes((before[name], after[name]) for name in own.values()))
+        remember_(transaction, child, {name: full[key] for name, key in own.items() if full[key] != after[key]})

@@ -1,16 +1,19 @@
-"""Size attributes of modules, derived from the shapes their tensors have now."""
+"""Size attributes of modules, derived from the shapes their tensors have now; and the shapes they had at first."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
+from ..tracing.graph import canonical_names, tensors_of
 from .transaction import Transaction
 
+Shape = tuple[int, ...]
 Sizes = Callable[[Any], dict[str, Any]]
+_FULL = "_nodedrop_full"  # in a module that was cut: its own tensors' shapes before; copies and pickles take it along
 
 
 def _linear(m: nn.Linear) -> dict[str, Any]:
@@ -92,3 +95,50 @@ def update_sizes_(transaction: Transaction, module: nn.Module, changes: Mapping[
     for name, value in wanted.items():
         if getattr(module, name) != value:
             transaction.set_attribute(module, name, value)
+
+
+def shapes_of(module: nn.Module) -> dict[str, Shape]:
+    """The shapes of all tensors."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors_of(module).items()}
+
+
+def full_shapes(module: nn.Module) -> dict[str, Shape]:
+    """The shapes before any cut, of the tensors that have lost something since."""
+    canonical, now, found = canonical_names(module), shapes_of(module), dict[str, Shape]()
+    for path, child in module.named_modules():
+        for name, full in vars(child).get(_FULL, {}).items():
+            own = canonical.get(f"{path}.{name}" if path else name)
+            if own is not None and _within(now[own], full):  # someone may have replaced the tensor since
+                found[own] = full
+    return found
+
+
+def _within(small: Shape, large: Shape) -> bool:
+    return len(small) == len(large) and all(a <= b for a, b in zip(small, large, strict=True))
+
+
+def owners(module: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, str]]]:
+    """Every module by its path, with its tensors, their parametrizations included: own name to canonical name."""
+    canonical = canonical_names(module)
+    for path, child in module.named_modules():
+        start = f"{path}." if path else ""
+        own = [name for name, tensor in (*child._parameters.items(), *child._buffers.items()) if tensor is not None]
+        if "parametrizations" in child._modules:
+            own += [name.removeprefix(start) for name in canonical if name.startswith(f"{start}parametrizations.")]
+        yield path, child, {name: canonical[start + name] for name in own}
+
+
+def remember_(transaction: Transaction, child: nn.Module, full: Mapping[str, Shape]) -> None:
+    """Let a module know the shapes, by own names, that its tensors had before any cut."""
+    if vars(child).get(_FULL, {}) != full:
+        transaction.set_attribute(child, _FULL, dict(full))
+
+
+def changes(shapes: Iterable[tuple[Shape, Shape]]) -> dict[int, int]:
+    """Old to new size of the axes cut, where an old size became just one new size."""
+    found: dict[int, set[int]] = {}
+    for old, new in shapes:
+        for a, b in zip(old, new, strict=True):
+            if a != b:
+                found.setdefault(a, set()).add(b)
+    return {old: new.pop() for old, new in found.items() if len(new) == 1}

@@ -26,12 +26,13 @@ class Transaction:
         _set_data(tensor, value, gradient)
 
     def set_attribute(self, module: nn.Module, name: str, value: Any) -> None:
-        """Set a plain attribute of a module."""
-        self._undo.append((setattr, module, name, getattr(module, name)))
+        """Set a plain attribute of a module, which may be a new one."""
+        known = hasattr(module, name)
+        self._undo.append((setattr, module, name, getattr(module, name)) if known else (delattr, module, name))
         setattr(module, name, value)
 
-    def set_state(self, optimizer: Optimizer, parameter: Tensor, key: str, value: Tensor) -> None:
-        """Replace one tensor of an optimizer's state."""
+    def set_state(self, optimizer: Optimizer, parameter: Tensor, key: str, value: Any) -> None:
+        """Replace one entry of an optimizer's state."""
         self._undo.append((optimizer.state[parameter].__setitem__, key, optimizer.state[parameter][key]))
         optimizer.state[parameter][key] = value
 
@@ -59,3 +60,4 @@ def _set_data(tensor: Tensor, data: Tensor, gradient: Tensor | None) -> None:
         tensor.data = torch.empty(0, dtype=other, device=tensor.device)
     tensor.data = data
     tensor.grad = gradient
+    torch.clear_autocast_cache()  # or the rest of an autocast block goes on with casts of the old data

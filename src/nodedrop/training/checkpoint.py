@@ -16,10 +16,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import InputError
+from ..ledger import LedgerFile
 from ..surgery import Transaction
 from . import optimizers
 from .atomic import SUFFIX, reason
-from .files import File, Saved, described, matched, place, plain, read_safetensors, write
+from .files import File, Saved, described, matched, place, plain, read_safetensors, saved_as, write
 from .journal import Journal
 
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
@@ -120,6 +121,9 @@ class Checkpoints:
         for part in self._parts.values():
             if isinstance(part, Journal):
                 part.rewind(0)
+            ledger = getattr(part, "ledger", part)
+            if isinstance(ledger, LedgerFile):
+                ledger.restart()
         return None
 
     def _load(self, path: Path) -> dict[str, Any]:
@@ -130,7 +134,7 @@ class Checkpoints:
         for name, part in self._parts.items():
             where = f"'{name}' in {saved.where}"
             if isinstance(part, nn.Module):
-                own = Saved(where, stored[name]["tensors"], stored[name]["sizes"])
+                own = saved_as(where, stored[name]["tensors"], stored[name])
                 modules.append((part, matched(part, own), own))
             elif isinstance(part, Optimizer):
                 others.append((part, optimizers.fitting(part, self._modules, stored[name], saved.where), where))
@@ -165,8 +169,7 @@ class Checkpoints:
         if isinstance(part, Optimizer):
             return optimizers.taken(part, self._modules)
         if isinstance(part, nn.Module):
-            tensors, sizes = described(part)
-            return {"class": type(part).__name__, "tensors": tensors, "sizes": sizes}
+            return {"class": type(part).__name__, **described(part)}
         return {"class": type(part).__name__, "state": _state(part)}
 
     def _files(self) -> list[Path]:

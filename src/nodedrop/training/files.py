@@ -4,6 +4,7 @@ The weights lie in a `container` under their own names. Its document holds, besi
 
     model       the class that wrote it
     sizes       per module, the attributes that a cut may change
+    full        the shapes before any cut, of the tensors that have lost something since
     parts       what belongs to the model's training: an optimizer's state, and more in a checkpoint
 """
 
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch.optim import Optimizer
 
 from ..errors import InputError
 from ..surgery import Transaction
-from ..surgery.sizes import SIZES, update_sizes_
+from ..surgery.sizes import SIZES, Shape, changes, full_shapes, owners, remember_, shapes_of, update_sizes_
 from ..tracing import canonical_names, tensors_of
 from . import container, optimizers
 from .atomic import reason
@@ -30,17 +31,20 @@ from .atomic import reason
 _KINDS = tuple(kind for kind, _ in SIZES)
 _WIDTHS = ("out_features", "out_channels", "num_features", "embedding_dim")
 _SIZE_NAMES = (*_WIDTHS, "in_features", "in_channels", "groups", "normalized_shape", "input_size", "num_parameters")
+# Axes that no cut makes smaller, whatever a file says: kernels, and the rows of a table.
+_KEPT = ((nn.modules.conv._ConvNd, slice(2, None)), (nn.Embedding | nn.EmbeddingBag, slice(0, 1)))
 
 File = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A module as it was saved; of a bare state_dict, `sizes` is None."""
+    """A module as it was saved; of a bare state_dict, `sizes` and `full` are None, of an older file `full` is."""
 
     where: str
     tensors: Mapping[str, Tensor]
     sizes: Mapping[str, Mapping[str, Any]] | None = None
+    full: Mapping[str, Shape] | None = None
     document: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -54,12 +58,20 @@ def save(model: nn.Module, path: File, *, optimizer: Optimizer | None = None) ->
     write(path, module, {"parts": parts})
 
 
-def load(model: nn.Module, path: File | Mapping[str, Tensor], *, optimizer: Optimizer | None = None) -> None:
+def load(
+    model: nn.Module,
+    path: File | Mapping[str, Tensor],
+    *,
+    optimizer: Optimizer | None = None,
+    cut_elsewhere: bool = False,
+) -> None:
     """Bring a freshly built model to the widths and values of a file; all or nothing.
 
     >>> from tempfile import TemporaryDirectory
-    >>> small = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))  # as cuts left it
-    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> from nodedrop import compact_
+    >>> small, model = (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)) for _ in range(2))
+    >>> _ = nn.init.constant_(nn.init.constant_(small[0].bias, 9.0)[:3], -9.0)
+    >>> _ = compact_(small, torch.rand(2, 4))
     >>> with TemporaryDirectory() as folder:
     ...     save(small, f"{folder}/model.safetensors")
     ...     load(model, f"{folder}/model.safetensors")
@@ -69,9 +81,14 @@ def load(model: nn.Module, path: File | Mapping[str, Tensor], *, optimizer: Opti
     The file comes from `save` or `Checkpoints`, from `torch.save(model.state_dict(), path)`, or is a state_dict itself;
     in the last two cases widths and groups follow from the shapes. Parameters stay the same objects, with their device
     and dtype. An optimizer must hold the parameters in the order they had when it was saved.
+
+    A file of `save` knows which axes nodedrop has cut, and all others must be as long as the model's.
+    `cut_elsewhere=True` takes one that other means have made smaller, on your word.
     """
     module = plain(model)
-    saved = read(path)
+    saved = _unwrapped(read(path), module)
+    if cut_elsewhere:
+        saved = replace(saved, full=None)
     values = matched(module, saved)
     if saved.document.get("model", type(module).__name__) != type(module).__name__:
         warnings.warn(
@@ -91,25 +108,37 @@ def load(model: nn.Module, path: File | Mapping[str, Tensor], *, optimizer: Opti
 
 def write(path: File, module: nn.Module, document: Mapping[str, Any]) -> None:
     """Write a module, and a document of more."""
-    tensors, sizes = described(module)
-    container.write(Path(path), tensors, {"model": type(module).__name__, "sizes": sizes, **document})
+    own = described(module)
+    container.write(Path(path), own.pop("tensors"), {"model": type(module).__name__, **own, **document})
 
 
-def described(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
-    """Tensors and sizes of a module."""
+def described(module: nn.Module) -> dict[str, Any]:
+    """Tensors and sizes of a module, now and before any cut."""
     for name, child in module.named_modules():
         if type(child).get_extra_state is not nn.Module.get_extra_state:
             raise InputError(f"'{name}' ({type(child).__name__}) has extra state, which is no tensor to be saved")
-    return tensors_of(module), {name: found for name, child in module.named_modules() if (found := _sizes(child))}
+    sizes = {name: found for name, child in module.named_modules() if (found := _sizes(child))}
+    return {"tensors": tensors_of(module), "sizes": sizes, "full": full_shapes(module)}
+
+
+def saved_as(where: str, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Saved:
+    """What `described` gave, out of a file."""
+    full = document.get("full")
+    shapes = None if full is None else {name: tuple(shape) for name, shape in full.items()}
+    return Saved(where, tensors, document["sizes"], shapes, document)
 
 
 def place(transaction: Transaction, module: nn.Module, values: Mapping[str, Tensor], saved: Saved) -> None:
     """Give a module the values that `matched` found for it, and their widths."""
-    tensors, before = tensors_of(module), {n: tuple(t.shape) for n, t in tensors_of(module).items()}
+    tensors, before = tensors_of(module), shapes_of(module)
+    full = {**before, **full_shapes(module), **(saved.full or {})}
     with torch.no_grad():
         for name, value in values.items():
             transaction.set_data(tensors[name], _like(tensors[name].data, value))
     _resize(transaction, module, before, saved)
+    after = shapes_of(module)
+    for _, child, own in owners(module):
+        remember_(transaction, child, {name: full[key] for name, key in own.items() if full[key] != after[key]})
 
 
 def plain(model: nn.Module) -> nn.Module:
@@ -155,7 +184,7 @@ def read(source: File | Mapping[str, Tensor]) -> Saved:
 def read_safetensors(path: Path) -> Saved:
     """What a file holds that `write` or some other program wrote."""
     tensors, document = container.read(path)
-    return _bare(tensors, f"'{path}'") if document is None else Saved(f"'{path}'", tensors, document["sizes"], document)
+    return _bare(tensors, f"'{path}'") if document is None else saved_as(f"'{path}'", tensors, document)
 
 
 def _read_state_dict(path: Path) -> Saved:
@@ -181,12 +210,22 @@ def _bare(found: Any, where: str) -> Saved:
     return Saved(where, found)
 
 
+def _unwrapped(saved: Saved, module: nn.Module) -> Saved:
+    """Names without the prefix of a compiled or distributed wrapper, if the model is in none."""
+    own = canonical_names(module).keys()
+    for prefix in ("_orig_mod.", "module."):
+        names = saved.tensors.keys()
+        if names and all(name.startswith(prefix) for name in names) and not names & own:
+            parts: dict[str, Any] = {"tensors": saved.tensors, "sizes": saved.sizes, "full": saved.full}
+            for key, part in parts.items():
+                parts[key] = part and {name.removeprefix(prefix): value for name, value in part.items()}
+            saved = replace(saved, **parts)
+    return saved
+
+
 def matched(module: nn.Module, saved: Saved) -> dict[str, Tensor]:
     """The saved tensor of every tensor of the model by its canonical name; an error unless all of them fit."""
-    canonical, tensors, found = canonical_names(module), tensors_of(module), dict(saved.tensors)
-    for prefix in ("_orig_mod.", "module."):  # of compiled and distributed wrappers
-        if found and all(name.startswith(prefix) for name in found) and not found.keys() & canonical.keys():
-            found = {name[len(prefix) :]: value for name, value in found.items()}
+    canonical, tensors, found = canonical_names(module), tensors_of(module), saved.tensors
     needed = {*dict(module.named_parameters()), *(n for n in tensors if n in module.state_dict())}
     given = {canonical[name] for name in found if name in canonical}
     missing, unexpected = [n for n in tensors if n in needed - given], [n for n in found if n not in canonical]
@@ -194,12 +233,12 @@ def matched(module: nn.Module, saved: Saved) -> dict[str, Tensor]:
         parts = [f"it lacks {_few(missing)}"] if missing else []
         parts += [f"it holds {_few(unexpected)}, unknown to the model"] if unexpected else []
         raise InputError(f"{saved.where} does not come from {type(module).__name__}: {' and '.join(parts)}")
-    values: dict[str, Tensor] = {}
+    values, kept = dict[str, Tensor](), _kept_axes(module, saved)
     for name in (name for name in canonical if name in found):
         first = values.setdefault(canonical[name], value := found[name])
         if first.data_ptr() != value.data_ptr() and not torch.equal(first, value):
             raise InputError(f"the model ties '{name}' to '{canonical[name]}', but in {saved.where} they differ")
-        problem = _misfit(tensors[canonical[name]], value)
+        problem = _misfit(tensors[canonical[name]], value, kept.get(canonical[name], ()), saved.full is not None)
         if problem and canonical[name] not in needed:
             del values[canonical[name]]  # a cache that the model makes anew
         elif problem:
@@ -207,13 +246,31 @@ def matched(module: nn.Module, saved: Saved) -> dict[str, Tensor]:
     return values
 
 
-def _misfit(own: Tensor, value: Tensor) -> str | None:
-    """Why a saved tensor cannot be what cuts left of the model's own one."""
+def _kept_axes(module: nn.Module, saved: Saved) -> dict[str, Sequence[int]]:
+    """Axes of the tensors that have lost nothing; where a file does not say, kernels and the rows of tables."""
+    found: dict[str, Sequence[int]] = {}
+    if saved.full is None:
+        for _, child, own in owners(module):
+            for axes in (axes for kind, axes in _KEPT if isinstance(child, kind)):
+                found.update({name: range(tensors_of(module)[name].dim())[axes] for name in own.values()})
+        return found
+    canonical = canonical_names(module)
+    for name, shape in ((name, tuple(value.shape)) for name, value in saved.tensors.items()):
+        full = saved.full.get(name, shape)
+        found[canonical[name]] = [axis for axis, (a, b) in enumerate(zip(shape, full, strict=False)) if a == b]
+    return found
+
+
+def _misfit(own: Tensor, value: Tensor, kept: Sequence[int], told: bool) -> str | None:
+    """Why a saved tensor cannot be what cuts left of the model's own one, of which these axes were never cut."""
     old, new = tuple(own.shape), tuple(value.shape)
     if len(old) != len(new):
         return f"has {len(new)} axes there, shape {new}, and {len(old)} in the model, shape {old}"
     if any(there > here for there, here in zip(new, old, strict=True)):
         return f"has shape {new} there, larger than the model's {old}, and a cut only makes smaller"
+    for axis in (axis for axis in kept if new[axis] != old[axis]):
+        problem = f"has shape {new} there and {old} in the model, and no cut of nodedrop's made axis {axis} smaller"
+        return f"{problem}; if other means did, use nodedrop.load(…, cut_elsewhere=True)" if told else problem
     if not torch.can_cast(value.dtype, own.dtype):
         return f"is of type {value.dtype} there and {own.dtype} in the model"
     return None
@@ -224,29 +281,24 @@ def _like(own: Tensor, value: Tensor) -> Tensor:
     return torch.empty_like(own[tuple(slice(n) for n in value.shape)]).copy_(value)
 
 
-def _resize(transaction: Transaction, module: nn.Module, before: Mapping[str, tuple[int, ...]], saved: Saved) -> None:
+def _resize(transaction: Transaction, module: nn.Module, before: Mapping[str, Shape], saved: Saved) -> None:
     """Bring sizes and groups in line: from the document if there is one, else from what happened to the shapes."""
-    canonical, after = canonical_names(module), {n: tuple(t.shape) for n, t in tensors_of(module).items()}
-    widths: dict[int, int] = {}
-    for path, child in module.named_modules():
-        start = f"{path}." if path else ""
-        tensors = (*child._parameters.items(), *child._buffers.items())
-        own = {canonical[start + name] for name, tensor in tensors if tensor is not None}
-        if hasattr(child, "parametrizations"):
-            own |= {name for name in after if name.startswith(f"{start}parametrizations.")}
+    after, widths = shapes_of(module), dict[int, int]()
+    for path, child, names in owners(module):
+        own = set(names.values())
         changed = any(before[name] != after[name] for name in own)
         if saved.sizes is not None:
             if changed or isinstance(child, _KINDS):
                 _assign(transaction, child, saved.sizes.get(path, {}))
             continue
         old = {name: size for name in _WIDTHS if type(size := vars(child).get(name)) is int}
-        weight = canonical.get(f"{start}weight")
+        weight = names.get("weight")
         if changed and isinstance(child, nn.modules.conv._ConvNd) and weight is not None:
             inputs = 0 if child.transposed else widths.get(child.in_channels, 0)
             groups = _groups(f"'{path}' in {saved.where}", child.groups, before[weight], after[weight], inputs)
             transaction.set_attribute(child, "groups", groups)
         if changed:
-            update_sizes_(transaction, child, _changes((before[name], after[name]) for name in own))
+            update_sizes_(transaction, child, changes((before[name], after[name]) for name in own))
         elif not own and isinstance(child, nn.modules.batchnorm._NormBase) and child.num_features in widths:
             # Without tensors of its own, a norm follows the last layer before it that was as wide.
             transaction.set_attribute(child, "num_features", widths[child.num_features])
@@ -273,16 +325,6 @@ def _groups(what: str, groups: int, old: tuple[int, ...], new: tuple[int, ...], 
             f"{groups} groups are left; write the file with nodedrop.save, which stores that"
         )
     return next((n for n in found if n * new[1] == inputs), found[0])
-
-
-def _changes(shapes: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> dict[int, int]:
-    """Old to new size of the axes cut, where an old size became just one new size."""
-    found: dict[int, set[int]] = {}
-    for old, new in shapes:
-        for a, b in zip(old, new, strict=True):
-            if a != b:
-                found.setdefault(a, set()).add(b)
-    return {old: new.pop() for old, new in found.items() if len(new) == 1}
 
 
 def _few(names: list[str]) -> str:
