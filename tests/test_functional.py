@@ -350,6 +350,7 @@ def test_every_kind_of_penalty_spares() -> None:
         assert compute(spare=0.9, multiple=4) == 2 * compute(spare=0.6), "eight would be all six, so four"
         assert compute(spare=0.3, multiple=8) == compute(spare=1) == 0, "there are no eight"
         assert compute(spare=3) == compute(spare=0.5), "a number of units"
+        assert compute(spare=2.2) == compute(spare=3), "rounded up, as schedules pass it"
         assert compute(spare=6) == compute(spare=7) == 0, "all there are"
 
 
@@ -409,15 +410,16 @@ DENSE, ROW = torch.zeros(3, 4), torch.zeros(4)
 BAD_INPUT: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: penalty(DENSE, form="l1"), "form must be one of paper, one-sided, .*, got 'l1'"),
     (lambda: penalty_bn(ROW, ROW, 4, form="l2"), "form must be one of paper, one-sided, got 'l2'"),
-    (lambda: penalty(DENSE, spare=1.1), "spare must be from 0 to 1, or a whole number of units above 1, got 1.1"),
+    (lambda: penalty(DENSE, spare=math.nan), "spare must be from 0 to 1, or a number of units above 1, got nan"),
     (lambda: penalty_bn(ROW, ROW, 4, spare=-0.1), "spare must be from 0 to 1, or .*, got -0.1"),
     (lambda: penalty(DENSE, spare=math.inf), "spare must be from 0 to 1, or .*, got inf"),
-    (lambda: penalty(DENSE, spare=0.5, multiple=0), "multiple must be at least 1, got 0"),
+    (lambda: penalty(DENSE, spare=0.5, multiple=0), "multiple must be at least 1, and a whole number, got 0"),
+    (lambda: penalty(DENSE, spare=0.5, multiple=2.0), "multiple must be .* a whole number, got 2.0"),
     (lambda: penalty(DENSE, multiple=2), "multiple=2 rounds .*, so it needs spare above 0"),
-    (lambda: penalty(DENSE, C=0.0), "C must be positive and finite, got 0.0"),
-    (lambda: penalty(DENSE, C=math.nan), "C must be positive and finite, got nan"),
-    (lambda: penalty_bn(ROW, ROW, 4, C=-1), "C must be positive and finite, got -1"),
-    (lambda: penalty_ln(DENSE, None, None, None, C=math.inf), "C must be positive and finite"),
+    (lambda: penalty(DENSE, C=0.0), "C must be above 0 and finite, got 0.0"),
+    (lambda: penalty(DENSE, C=math.nan), "C must be above 0 and finite, got nan"),
+    (lambda: penalty_bn(ROW, ROW, 4, C=-1), "C must be above 0 and finite, got -1"),
+    (lambda: penalty_ln(DENSE, None, None, None, C=math.inf), "C must be above 0 and finite"),
     (lambda: upper_bound(DENSE, lo=[0.0] * 3), r"lo must be one number or one per input channel \(4\)"),
     (lambda: condition(DENSE, hi=torch.ones(3, 4)), r"hi must be one .* \(4\), got shape \(3, 4\)"),
     (lambda: upper_bound(torch.zeros(4, 2, 3), hi=[1.0] * 2, groups=2), r"input channel \(4\)"),

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -230,7 +231,7 @@ def test_layers_are_found_from_the_graph() -> None:
 
     model = Mixed()
     drop = NodeDrop(model, None, torch.rand(2, 4))
-    assert [(t.layer, t.scale) for t in drop.targets] == [("a", None), ("b", "norm.weight")]
+    assert [(t.layer, [norm.scale for norm in t.norms]) for t in drop.targets] == [("a", []), ("b", ["norm.weight"])]
     del drop
     assert [t.layer for t in NodeDrop(model, None, torch.rand(2, 4), exclude=["a"]).targets] == ["b"]
 
@@ -416,6 +417,17 @@ def test_the_share_that_is_spared_may_change_with_the_steps() -> None:
         assert drop.widths["0"] == expected
 
 
+def test_a_number_of_units_that_is_spared_may_fall_with_the_steps() -> None:
+    model = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 2))
+    drop = NodeDrop(model, None, torch.rand(2, 3), lam=1.0, spare=schedules.anneal(64, 32, steps=2))
+    counts = []
+    for _ in range(3):
+        model.zero_grad()
+        drop.penalty().backward()
+        counts.append(0 if model[0].bias.grad is None else int((model[0].bias.grad != 0).sum()))
+    assert counts == [0, 64 - 46, 32], "45.25 is rounded up"
+
+
 def test_a_layer_at_rest_costs_nothing_and_others_are_pressed() -> None:
     model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 11), nn.ReLU(), nn.Linear(11, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -425,12 +437,12 @@ def test_a_layer_at_rest_costs_nothing_and_others_are_pressed() -> None:
     assert int((model[2].bias.grad != 0).sum()) == 3, "the units beyond eight"
 
 
-def test_a_share_beyond_all_is_refused_at_the_step_that_has_it() -> None:
+def test_a_share_below_none_is_refused_at_the_step_that_has_it() -> None:
     model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
-    share = schedules.until(schedules.constant(0.5), steps=1, then=1.5)
+    share = schedules.until(schedules.constant(0.5), steps=1, then=-0.5)
     drop = NodeDrop(model, None, torch.rand(2, 3), lam=1.0, spare=share)
     drop.penalty().backward()
-    with pytest.raises(InputError, match=r"spare must be from 0 to 1, or a whole number of units above 1, got 1\.5"):
+    with pytest.raises(InputError, match=r"spare must be from 0 to 1, or a number of units above 1, got -0\.5"):
         drop.penalty()
 
 
@@ -562,9 +574,13 @@ def test_bad_input() -> None:
     for options, words in [
         ({"lam": -1.0}, "λ must be a number from 0 on"),
         ({"C": 0.0}, "C must be above 0"),
-        ({"spare": 1.5}, "spare must be from 0 to 1"),
-        ({"spare_of": {"0": 1.5}}, "spare must be from 0 to 1"),
+        ({"C": math.inf}, "C must be above 0 and finite, got inf"),
+        ({"m": 0}, "m must be the number of values per channel"),
+        ({"lam_of": {"0": math.nan}}, "for layer '0' must be at least 0 and finite, not nan"),
+        ({"spare": -0.5}, "spare must be from 0 to 1"),
+        ({"spare_of": {"0": -0.5}}, "spare must be from 0 to 1"),
         ({"spare": 0.5, "multiple": 0}, "multiple must be at least 1"),
+        ({"spare": 0.5, "multiple": 8.0}, "multiple must be at least 1, and a whole number, got 8.0"),
         ({"multiple": 8}, "multiple=8 rounds the number of units that are spared, so it needs spare above 0"),
         ({"toll": -0.5}, "toll must be at least 0"),
         ({"m": "pixels"}, "m must be"),

@@ -118,3 +118,26 @@ def test_group_norm(rectified: bool) -> None:
         model.conv.weight[:2] *= 1e-3
         model.conv.bias[:2] = -1.0
     assert {c.index for c in drop.drop().removed if c.layer == "conv"} == {0, 1}
+
+
+class Mixing(nn.Module):
+    """Rows of the normalised values are mixed: the weight is on the left, and sums over what the norm leaves apart."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 2)
+        self.weight, self.bias = nn.Parameter(torch.randn(6, rows)), nn.Parameter(torch.randn(6, 1))
+        self.back = nn.Parameter(torch.randn(rows, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.back @ (self.weight @ self.norm(x) + self.bias).relu())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_a_weight_on_the_left_does_not_sum_over_what_a_norm_bounds(rows: int) -> None:
+    model = Mixing(rows, 5).double()
+    drop = NodeDrop(model, None, torch.rand(2, rows, 5, dtype=torch.float64), lam=1.0)
+    (target,) = drop.targets
+    assert (target.layer, target.reads) == ("weight", None)
+    expected = model.weight.clamp(min=0).sum() + (model.bias + 1).abs().sum()
+    torch.testing.assert_close(drop.penalty(), expected)

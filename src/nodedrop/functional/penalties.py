@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -122,8 +123,8 @@ def penalty(
     summed in float32.
 
     `spare` is the share of the units, those with the largest penalties, that is left out of the sum: the others are
-    driven out, and these learn undisturbed. Of any share above 0, at least one unit is spared. A whole number above 1
-    is the number of these units, whatever the layer's width. With `multiple`, it is rounded up to a multiple, or down
+    driven out, and these learn undisturbed. Of any share above 0, at least one unit is spared. A number above 1 is that
+    of these units, rounded up, whatever the layer's width. With `multiple`, it is rounded up to a multiple, or down
     where that would be all: a layer comes to rest at such a width only, with `spare=1` at the next one below. Whole
     blocks are what hardware computes, so the others, if they do not fill theirs, count for as many as would: one unit
     beyond 24, with `multiple=8`, counts eightfold.
@@ -143,12 +144,28 @@ def penalty(
     >>> penalty(weight, bias, spare=0.5, multiple=2).item()  # two units are a multiple of two, and none has to go
     0.0
     """
+    each = unit_penalties(weight, bias, C=C, form=form, lo=lo, hi=hi, groups=groups, transposed=transposed)
+    return sum_units(each, spare, multiple)
+
+
+def unit_penalties(
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    C: float,
+    form: str,
+    lo: PerInput,
+    hi: PerInput,
+    groups: int,
+    transposed: bool,
+) -> Tensor:
+    """What `penalty` sums."""
     chosen = _choose(PENALTY_FORMS, form)
-    _check_constant(C)
+    check_constant(C)
     units = _widen(split_units(weight, groups, transposed))
     scaled = _scaled(units, lo, hi)
     mass = sum((chosen.measure(part).sum(dim=(2, 3)).flatten() for part in scaled), units.new_zeros(()))
-    return _sum(chosen.join(mass, unit_bias(bias, units), C), spare, multiple)
+    return chosen.join(mass, unit_bias(bias, units), C)
 
 
 def penalty_bn(
@@ -172,10 +189,15 @@ def penalty_bn(
     >>> penalty_bn(gamma, beta, m=16, form="one-sided").item()
     3.0
     """
+    return sum_units(unit_penalties_bn(gamma, beta, m, C=C, form=form), spare, multiple)
+
+
+def unit_penalties_bn(gamma: Tensor, beta: Tensor, m: float, *, C: float, form: str) -> Tensor:
+    """What `penalty_bn` sums."""
     chosen = _choose(NORM_PENALTY_FORMS, form)
-    _check_constant(C)
+    check_constant(C)
     check_norm_sizes(gamma, beta, m)
-    return _sum(chosen.join(_widen(gamma).abs() * math.sqrt(m), _widen(beta), C), spare, multiple)
+    return chosen.join(_widen(gamma).abs() * math.sqrt(m), _widen(beta), C)
 
 
 def penalty_ln(
@@ -203,8 +225,22 @@ def penalty_ln(
     >>> penalty_ln(weight, bias, None, None, rms=True).item()
     12.0
     """
+    return sum_units(unit_penalties_ln(weight, bias, ln_weight, ln_bias, C=C, form=form, rms=rms), spare, multiple)
+
+
+def unit_penalties_ln(
+    weight: Tensor,
+    bias: Tensor | None,
+    ln_weight: Tensor | None,
+    ln_bias: Tensor | None,
+    *,
+    C: float,
+    form: str,
+    rms: bool,
+) -> Tensor:
+    """What `penalty_ln` sums."""
     chosen = _choose(NORM_PENALTY_FORMS, form)
-    _check_constant(C)
+    check_constant(C)
     if weight.dim() != 2:
         raise InputError(f"weight must be dense [units, inputs], got shape {tuple(weight.shape)}.")
     dense = _widen(weight)
@@ -219,7 +255,7 @@ def penalty_ln(
     if not rms:
         scaled = scaled - scaled.mean(dim=1, keepdim=True)
     radius = math.sqrt(width) * torch.linalg.vector_norm(scaled, dim=1)
-    return _sum(chosen.join(radius, centre, C), spare, multiple)
+    return chosen.join(radius, centre, C)
 
 
 def penalty_gn(
@@ -248,8 +284,26 @@ def penalty_gn(
     >>> penalty_gn(weight, None, gamma, beta, count=10, rectified=True).item()  # 0.5 · 3.5 + |0 + 1|
     2.75
     """
+    norm = (gn_weight, gn_bias, count)
+    each = unit_penalties_gn(weight, bias, *norm, C=C, form=form, rectified=rectified, groups=groups)
+    return sum_units(each, spare, multiple)
+
+
+def unit_penalties_gn(
+    weight: Tensor,
+    bias: Tensor | None,
+    gn_weight: Tensor | None,
+    gn_bias: Tensor | None,
+    count: int,
+    *,
+    C: float,
+    form: str,
+    rectified: bool,
+    groups: int,
+) -> Tensor:
+    """What `penalty_gn` sums."""
     chosen = _choose(NORM_PENALTY_FORMS, form)
-    _check_constant(C)
+    check_constant(C)
     units = _widen(split_units(weight, groups, False))
     one = torch.ones((), dtype=units.dtype, device=units.device)
     radius = math.sqrt(max(count - 1, 0)) * (one if gn_weight is None else gn_weight.to(units.dtype).abs())
@@ -257,14 +311,14 @@ def penalty_gn(
     centre = unit_bias(bias, units)
     if rectified:
         most = spread_inputs(torch.relu(radius + shift), units, "the scale of the norm")
-        return _sum(chosen.join((torch.relu(units) * most).sum(dim=(2, 3)).flatten(), centre, C), spare, multiple)
+        return chosen.join((torch.relu(units) * most).sum(dim=(2, 3)).flatten(), centre, C)
     reach = (units.abs() * spread_inputs(radius, units, "the scale of the norm")).sum(dim=(2, 3)).flatten()
     middle = (units * spread_inputs(shift, units, "the shift of the norm")).sum(dim=(2, 3)).flatten()
-    return _sum(chosen.join(reach, centre + middle, C), spare, multiple)
+    return chosen.join(reach, centre + middle, C)
 
 
-def _sum(penalties: Tensor, spare: float, multiple: int) -> Tensor:
-    """Of the units that are not spared."""
+def sum_units(penalties: Tensor, spare: float, multiple: int) -> Tensor:
+    """The penalties of single units, of those that are not spared."""
     units = len(penalties)
     count = pressed(units, spare, multiple)
     if count == units:
@@ -290,18 +344,27 @@ def pressed(units: int, spare: float, multiple: int) -> int:
 
 
 def is_spare(spare: float) -> bool:
-    """Whether it is a share, or a number of units."""
-    return 0 <= spare <= 1 or (1 < spare < math.inf and spare == int(spare))
+    """Whether it is a share, or a number of units, of which schedules pass parts."""
+    return 0 <= spare < math.inf
 
 
 def check_spare(spare: float, multiple: int) -> None:
     """Refuse what `penalty` cannot take."""
     if not is_spare(spare):
-        raise InputError(f"spare must be from 0 to 1, or a whole number of units above 1, got {spare}.")
-    if multiple < 1:
-        raise InputError(f"multiple must be at least 1, got {multiple}.")
+        raise InputError(f"spare must be from 0 to 1, or a number of units above 1, got {spare}.")
+    check_multiple(multiple)
     if spare == 0 < multiple - 1:
-        raise InputError(f"multiple={multiple} rounds the number of units that are spared, so it needs spare above 0.")
+        raise InputError(
+            f"multiple={multiple} rounds the number of units that are spared, so it needs spare above 0; a schedule of "
+            "spare that is to end the pressure ends at 1.0, which spares all."
+        )
+
+
+def check_multiple(multiple: int) -> None:
+    """Refuse what no number of units is a multiple of."""
+    value: object = multiple
+    if not isinstance(value, Integral) or value < 1:
+        raise InputError(f"multiple must be at least 1, and a whole number, got {multiple!r}.")
 
 
 def _scaled(units: Tensor, lo: PerInput, hi: PerInput) -> list[Tensor]:
@@ -325,9 +388,10 @@ def _choose(table: Mapping[str, _Form], name: str) -> _Form:
     return table[name]
 
 
-def _check_constant(C: float) -> None:
+def check_constant(C: float) -> None:
+    """Refuse what no bias can be drawn to."""
     if not 0 < C < math.inf:
-        raise InputError(f"C must be positive and finite, got {C}.")
+        raise InputError(f"C must be above 0 and finite, got {C}.")
 
 
 def _widen(values: Tensor) -> Tensor:

@@ -56,5 +56,10 @@ def check_norm_sizes(gamma: Tensor, beta: Tensor, m: float) -> None:
     if gamma.dim() != 1 or gamma.shape != beta.shape:
         shapes = f"{tuple(gamma.shape)} and {tuple(beta.shape)}"
         raise InputError(f"gamma and beta must hold one number per unit, got shapes {shapes}.")
+    check_count(m)
+
+
+def check_count(m: float) -> None:
+    """Refuse what no batch holds of a channel."""
     if not 1 <= m < math.inf:
         raise InputError(f"m must be the number of values per channel in a batch, at least 1, got {m}.")

@@ -9,7 +9,8 @@ import torch
 
 from ..planning import Structure
 from ..tracing.graph import PARAMETER, Graph, Node
-from .targets import Target, parameter_behind
+from .norms import parameter_behind
+from .targets import Target
 
 _SUMS = ("aten.linear.", "aten.addmm.", "aten.mm.", "aten.matmul.")
 

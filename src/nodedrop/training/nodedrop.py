@@ -28,8 +28,9 @@ from .cost import factors
 from .inputs import InputWatch
 from .late import late
 from .ranks import Ranks, unwrapped
+from .refusals import warn_refused
 from .schedules import Schedule, constant
-from .targets import Target, find_targets
+from .targets import Target, choose, find_targets, nothing_left, require_names
 from .terms import BatchCount, Penalties
 
 _IN_USE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -39,7 +40,8 @@ _IN_USE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 class DropEvent:
     """One cut: what went, and what it changed. `collapsed` names layers all of whose units are dead.
 
-    `units` counts those left in the layers that the penalty acts on. torch has no convolution without channels, so a
+    `removed` has all units that went, also of layers that the penalty does not act on; `units` counts those left in the
+    layers that it acts on, as `NodeDrop.widths` has them. torch has no convolution without channels, so a
     collapsed layer keeps one dead unit, which is not counted if the collapse is allowed.
     """
 
@@ -83,13 +85,17 @@ class NodeDrop:
     batch norm, `norm_form` of those with; `m` says what batch norm's bound counts: "elements" (N·H·W, sound), "batch"
     (the paper's text), "channels" (its published code) or a number. `spare` is the share of each layer's units that the
     penalty leaves alone, those farthest from dying: the others go sooner, and the penalty alone never takes a layer's
-    last unit (0 in the paper). A whole number above 1 is the number of these units, so that all layers come to rest at
-    one width; `spare_of` gives layers shares or numbers of their own, as `lam_of` does factors. `spare` may be a
-    schedule, too. The number is rounded to a `multiple`, so that this width suits the hardware (1 in the paper, 8 suits
-    most processors). `toll` puts more of the pressure where time is spent: each layer's λ is multiplied by what one of
-    its units costs in multiply-adds, beside the mean of all layers, to this power (0 in the paper, 0.5 is a good start
+    last unit (0 in the paper). A number above 1 is that of these units, so that all layers come to rest at one width;
+    `spare_of` gives layers shares or numbers of their own, as `lam_of` does factors. `spare` may be a schedule, too.
+    The number is rounded to a `multiple`, so that this width suits the hardware (1 in the paper, 8 suits most
+    processors). `toll` puts more of the pressure where time is spent: each layer's λ is multiplied by what one of its
+    units costs in multiply-adds, beside the mean of all layers, to this power (0 in the paper, 0.5 is a good start
     where speed counts). With `evidence="batch-proved"` units go as in the paper's NodeDrop-BN, and each event states
     how much eval-mode outputs changed on `example_inputs` and on `samples`, if given.
+
+    `include` and `exclude` name layers, or patterns of them, that the penalty acts on; dead units of others go, too. Of
+    a batch norm that layers share, each has its own rows, or the last of those that are added before it. Each
+    `penalty()` counts one step: take one for each step of the optimizer.
 
     `dtype` is the precision of the forward pass where it is lower than the parameters', as under autocast: the proofs
     count its rounding. A layer that loses all its units is kept alive by one of them with a warning;
@@ -98,7 +104,7 @@ class NodeDrop:
     together: each calls `drop()` at the same step, and waits for the others at most `timeout` seconds.
 
     `ledger` is a file for the certificates of all cuts; beside it `cuts/` keeps what `nodedrop verify` needs to derive
-    them again. It belongs into the run's `Checkpoints` as `drop.ledger`; the first process alone writes it.
+    them again. Where it ends is part of this object's state; the first process alone writes it.
     """
 
     def __init__(
@@ -144,7 +150,7 @@ class NodeDrop:
         _require_training_possible()
         inner, wrapper = unwrapped(model)
         if any(part in _IN_USE for part in inner.modules()) or any(inner in root.modules() for root in _IN_USE):
-            raise InputError("this model, or a part of it, already has a NodeDrop; use that one, or delete it first")
+            raise InputError("this model, or a part of it, already has a NodeDrop; use that one, or close() it first")
         options = Options(
             domain, evidence, batch_size=batch_size, samples=samples, dtype=dtype, constants=False, unread=False
         )
@@ -163,19 +169,16 @@ class NodeDrop:
         self.model = self._session.module
         self._include, self._exclude = include, exclude
         self._batch = batch_size or self._session.example_batch
-        self.targets = tuple[Target, ...]()
         self._refresh()
-        for target in self._computed:
+        require_names(self._session.structure, self._found, include, exclude)
+        for target in choose([target for target in self._found if target.computed], include, exclude):
             warnings.warn(
                 f"the weight '{target.weight}' goes through other computations (a parametrization, a mask) before it "
                 "is used, so the penalty leaves it alone; remove the parametrization to have it act there",
                 stacklevel=2,
             )
         if not self.targets:
-            raise InputError(
-                "the model has no layer that NodeDrop can act on: none is followed by an activation with a zero region "
-                "(ReLU, SoftClampedReLU, Hardtanh(0, 1), …)"
-            )
+            raise InputError(nothing_left(self._found))
         still = [target.layer for target in self.targets if not self._trained(target)]
         if len(still) == len(self.targets):
             raise InputError("every layer that NodeDrop could act on is frozen: requires_grad is False")
@@ -185,8 +188,9 @@ class NodeDrop:
         self._require_layers("spare_of", self.spare_of)
         for _, named, _, _ in self._terms:
             check_spare(self._spare(0) if named is None else named, multiple)
+        self._watch = InputWatch(model, self._session.domain, batch_size, dtype) if check_inputs else None
+        self._holds = True
         _IN_USE.add(self.model)
-        self._watch = InputWatch(model, self._session.domain, batch_size) if check_inputs else None
         self._collapsed: tuple[str, ...] = ()
         self.step = 0
         self.events: list[DropEvent] = []
@@ -204,6 +208,11 @@ class NodeDrop:
         gone = self._collapsed if self.on_collapse == "allow" else ()
         sizes = {t.layer: t.units(tensors[t.weight]) for t in self.targets}
         return {layer: 0 if layer in gone else size for layer, size in sizes.items()}
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Layers with dead units that the model's own code does not allow to be cut, and why."""
+        return self._session.refused
 
     def __repr__(self) -> str:
         widths = ", ".join(f"{layer}: {units}" for layer, units in self.widths.items())
@@ -248,7 +257,9 @@ class NodeDrop:
         if self.ledger is not None:
             self.ledger.step = self.step
             self.ledger.begin()
+        known = self.refused
         outcome = self._session.cut_(self.on_collapse)
+        warn_refused({layer: why for layer, why in self.refused.items() if layer not in known})
         if outcome.removed:
             self._refresh()
             if self._ranks is not None:
@@ -284,46 +295,41 @@ class NodeDrop:
     def state_dict(self) -> dict[str, Any]:
         """Counters and history, as plain data; weights and optimizer state are saved by `nodedrop.save`."""
         events = [event.to_json() for event in self.events]
-        return {"step": self.step, "events": events, "collapsed": list(self._collapsed), **self._session.state()}
+        own = {"step": self.step, "events": events, "collapsed": list(self._collapsed), **self._session.state()}
+        return {**own, "ledger": None if self.ledger is None else self.ledger.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that `state_dict` gave, after the weights of that moment were loaded into the model."""
-        if set(state) != set(self.state_dict()):
+        if {*state, "ledger"} != set(self.state_dict()):  # older states have none
             raise InputError(f"this is no state of a NodeDrop: it holds {sorted(state)}")
         session = self._open()
         session.restore(state)
         if self.ledger is not None:
-            self.ledger.follow(session)
-        self._session = session
+            self.ledger.follow(session, state.get("ledger"))
+        self._session, self.step, self._collapsed = session, int(state["step"]), tuple(state["collapsed"])
         self._refresh()
         if self._ranks is not None:
             self._ranks.rebuild()
-        self.step, self._collapsed = int(state["step"]), tuple(state["collapsed"])
         self.events = [_event(data) for data in state["events"]]
 
     def _refresh(self) -> None:
         tensors = tensors_of(self.model)
-        found = find_targets(self._session.structure, self._include, self._exclude)
-        self._computed = tuple(target for target in found if target.computed)
-        now = {target.weight: target for target in found if not target.computed}
-        # The graph does not tell an axis of one unit from no axis, but its layer is penalised as before.
-        alone = {target.weight: target for target in self.targets if target.units(tensors[target.weight]) == 1}
-        order = [target.weight for target in self.targets]
-        kept = [now.pop(name, alone.get(name)) for name in order]
-        self.targets = (*(target for target in kept if target is not None), *now.values())
+        self._found = find_targets(self._session.structure)
+        able = [target for target in self._found if not target.computed]
+        self.targets = choose(able, self._include, self._exclude)
         self._shapes = _shapes(self.model)
         domain = self._session.domain
         terms = (self._penalties.term(target, tensors, self._batch, domain) for target in self.targets)
         tolls = factors(self._session.structure, self.targets, self.toll)
         own = [self._factor(target) * toll for target, toll in zip(self.targets, tolls, strict=True)]
         named = [_last(self.spare_of, target) for target in self.targets]
-        sizes = [target.units(tensors[target.weight]) for target in self.targets]
+        sizes = [len(target.pressed) for target in self.targets]
         self._terms = list(zip(own, named, sizes, terms, strict=True))
 
     def _factor(self, target: Target) -> float:
         found = _last(self.lam_of, target)
-        if found is not None and found < 0:
-            raise InputError(f"the factor of λ for layer '{target.layer}' must be at least 0")
+        if found is not None and not 0 <= found < math.inf:
+            raise InputError(f"the factor of λ for layer '{target.layer}' must be at least 0 and finite, not {found}")
         return 1.0 if found is None else found
 
     def _require_layers(self, name: str, table: Mapping[str, float]) -> None:
@@ -334,15 +340,17 @@ class NodeDrop:
 
     def _trained(self, target: Target) -> bool:
         """Whether anything that the penalty acts on takes a gradient."""
-        tensors, names = tensors_of(self.model), (target.weight, target.bias, target.scale, target.shift)
-        return any(name is not None and tensors[name].requires_grad for name in names)
+        tensors = tensors_of(self.model)
+        return any(tensors[name].requires_grad for name in target.parameters)
 
-    def __del__(self) -> None:
-        model = getattr(self, "model", None)
-        if model is not None and hasattr(self, "step"):
-            _IN_USE.discard(model)
+    def close(self) -> None:
+        """Let go of the model, so that another NodeDrop can take it; the model stays as it is."""
+        if vars(self).pop("_holds", False):  # once: another may have it by now
+            _IN_USE.discard(self.model)
             if self._watch is not None:
                 self._watch.close()
+
+    __del__ = close
 
 
 def _last(table: Mapping[str, float], target: Target) -> float | None:

@@ -19,6 +19,8 @@ _PASSING = frozenset(
 )  # fmt: skip
 _FLATTENING = frozenset({"aten.flatten.using_ints", "aten.permute.default", "aten.transpose.int"})
 _ROWS = frozenset(f"aten.{name}.default" for name in ("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"))
+_PRODUCTS = frozenset({"aten.matmul.default", "aten.mm.default", "aten.bmm.default", "aten.addmm.default"})
+_TURNS = frozenset({"aten.t.default", "aten.transpose.int", "aten.permute.default", "aten.numpy_T.default"})
 _GROUPS = frozenset(f"aten.{name}.default" for name in ("group_norm", "native_group_norm", "instance_norm"))
 
 
@@ -39,7 +41,7 @@ class Norm:
 def norm_read(graph: Graph, layer: Node, weight: str) -> Norm | None:
     """The norm whose values a layer's inputs are, if there is one right before it."""
     node, rectified = _data(graph, layer, weight), False
-    if node is None:
+    if node is None or on_the_left(graph, layer, weight):
         return None
     axis = 1 if layer.op.startswith("aten.conv") else -1  # of the units that the layer reads
     units = node.shape[axis]
@@ -66,6 +68,19 @@ def input_read(graph: Graph, layer: Node, weight: str) -> str | None:
     while node is not None and node.op in _PASSING | _FLATTENING:
         node = _before(graph, node.args[0])
     return node.target if node is not None and node.op == INPUT else None
+
+
+def on_the_left(graph: Graph, layer: Node, weight: str) -> bool:
+    """Whether a product sums over rows of the data, `weight @ x`: then its inputs lie along the last axis but one."""
+    return layer.op in _PRODUCTS and parameter_behind(graph, _factors(layer)[0]) == weight
+
+
+def parameter_behind(graph: Graph, ref: object) -> str | None:
+    """The parameter behind an argument, through transpositions; None if it is something else."""
+    node = _before(graph, ref)
+    while node is not None and node.op in _TURNS:
+        node = _before(graph, node.args[0])
+    return node.target if node is not None and node.op == PARAMETER else None
 
 
 def _grouped(graph: Graph, node: Node, rectified: bool) -> Norm | None:
@@ -97,10 +112,11 @@ def _by_hand(graph: Graph, node: Node) -> str | None:
 
 def _data(graph: Graph, layer: Node, weight: str) -> Node | None:
     """What a layer reads that is not its weight."""
-    if layer.op == "aten.addmm.default":
-        return _before(graph, layer.args[1])
-    found = [_before(graph, arg) for arg in layer.args[:2]]
-    return next((node for node in found if node is not None and node.target != weight), None)
+    return _before(graph, _factors(layer)[1 if on_the_left(graph, layer, weight) else 0])
+
+
+def _factors(layer: Node) -> tuple[object, ...]:
+    return layer.args[1:3] if layer.op == "aten.addmm.default" else layer.args[:2]
 
 
 def _before(graph: Graph, ref: object) -> Node | None:

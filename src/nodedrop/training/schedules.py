@@ -1,4 +1,8 @@
-"""λ over time, as functions from the number of penalties taken so far to λ; they serve for `spare`, too."""
+"""λ over time, as functions from the number of penalties taken so far to λ.
+
+They serve for `spare`, too, where 0 is not "no penalty" but "no unit is left alone": there `warm_up` and `after` press
+all units first, and `until` needs `then=1.0`, which leaves all alone.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,9 @@ def anneal(start: float, end: float, steps: int, *, after: int = 0, hold: int = 
 
 
 def until(schedule: Schedule, steps: int, then: float = 0.0) -> Schedule:
-    """A schedule for some steps, then another value, by default no penalty: what is left learns undisturbed.
+    """A schedule for some steps, then another value, by default a λ of 0: what is left learns undisturbed.
+
+    For `spare` that is `then=1.0`, since 0 would press all units.
 
     >>> rate = until(warm_up(1e-3, steps=100), steps=500)
     >>> rate(99), rate(499), rate(500)

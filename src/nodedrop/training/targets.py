@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import prod
 
 from torch import Tensor
 
 from ..errors import InputError
-from ..planning import Structure, reach
+from ..planning import Structure
 from ..planning.walk import Layer
-from ..tracing.graph import PARAMETER, Graph, Node, Ref
-from .norms import Norm, input_read, norm_read
+from ..tracing.graph import Graph, Node
+from .meetings import meetings
+from .norms import Norm, input_read, norm_read, on_the_left, parameter_behind
 
-_TURNS = ("aten.t.default", "aten.transpose.int", "aten.permute.default", "aten.numpy_T.default")
+
+@dataclass(frozen=True)
+class Behind:
+    """A batch norm between a layer and its activation: which of the norm's rows are which of the layer's units."""
+
+    scale: str
+    shift: str
+    positions: int
+    units: Mapping[int, int]
 
 
 @dataclass(frozen=True)
 class Target:
-    """One layer's parameters by name. With batch norm in between, its scale and shift are what counts.
+    """One layer's parameters by name, and where they meet activations.
 
-    `reads` is a norm right before the layer, which bounds its inputs, `source` the network's input, if it reads that,
-    whose domain does. A `computed` weight is not a parameter itself,
-    but made of one by a parametrization or a mask.
+    Units `direct` do without a batch norm in between, there weight and bias are what counts; of others the scale and
+    shift of `norms`. `reads` is a norm right before the layer, which bounds its inputs, `source` the network's input,
+    if it reads that, whose domain does; a weight on the `left` reads it across its rows. A `computed` weight is not a
+    parameter itself, but made of one by a parametrization or a mask.
     """
 
     layer: str
@@ -32,64 +42,132 @@ class Target:
     bias: str | None
     groups: int = 1
     transposed: bool = False
-    scale: str | None = None
-    shift: str | None = None
-    positions: int = 1
+    direct: tuple[int, ...] = ()
+    norms: tuple[Behind, ...] = ()
     computed: bool = False
     reads: Norm | None = None
     source: str | None = None
+    left: bool = False
 
     def units(self, weight: Tensor) -> int:
         """How many units a weight of this layer has."""
         return weight.shape[1] * self.groups if self.transposed else weight.shape[0]
 
     @property
-    def normalised(self) -> bool:
-        """Whether the units pass a batch norm before their activation."""
-        return self.scale is not None and self.shift is not None
+    def pressed(self) -> tuple[int, ...]:
+        """The units that the penalty acts on."""
+        behind = {unit for norm in self.norms for unit in norm.units.values()}
+        return tuple(sorted(behind.union(self.direct)))
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of what the penalty acts on."""
+        own = (self.weight, self.bias) if self.direct else ()
+        found = (*own, *(name for norm in self.norms for name in (norm.scale, norm.shift)))
+        return tuple(name for name in found if name is not None)
 
 
-def find_targets(
-    structure: Structure, include: Sequence[str] | None = None, exclude: Sequence[str] = ()
-) -> tuple[Target, ...]:
-    """Targets in forward order. `include` and `exclude` are layer names, `*` matching anything."""
-    names = {layer.name for layer in structure.layers}
-    for pattern in (*(include or ()), *exclude):
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise InputError(f"no layer is called '{pattern}'; there are {', '.join(sorted(names))}")
+def find_targets(structure: Structure) -> tuple[Target, ...]:
+    """Targets in forward order. A row of a norm belongs to one: the last layer of those that are added before it."""
     found: dict[str, Target] = {}
     for layer in structure.layers:
-        chosen = include is None or any(fnmatchcase(layer.name, pattern) for pattern in include)
-        if layer.weight in found or not chosen or any(fnmatchcase(layer.name, p) for p in exclude):
-            continue
-        if (target := _target(structure, layer)) is not None:
+        if layer.weight not in found and (target := _target(structure, layer)) is not None:
             found[layer.weight] = target
-    return tuple(found.values())
+    owner = {
+        (norm.scale, row): target.weight
+        for target in found.values() if not target.computed
+        for norm in target.norms for row in norm.units
+    }  # fmt: skip
+    return tuple(own for target in found.values() if (own := _owned(target, owner)).pressed)
+
+
+def _owned(target: Target, owner: Mapping[tuple[str, int], str]) -> Target:
+    """The target with those rows of norms that are its own."""
+    if target.computed:
+        return target
+    norms = []
+    for norm in target.norms:
+        mine = {row: unit for row, unit in norm.units.items() if owner[norm.scale, row] == target.weight}
+        norms += [replace(norm, units=mine)] if mine else []
+    return replace(target, norms=tuple(norms))
+
+
+def choose(
+    targets: Sequence[Target], include: Sequence[str] | None = None, exclude: Sequence[str] = ()
+) -> tuple[Target, ...]:
+    """Those with names that `include`, if given, has and `exclude` has not; `*` matches anything."""
+    wanted = [item for item in targets if include is None or _fits(item.layer, include)]
+    return tuple(item for item in wanted if not _fits(item.layer, exclude))
+
+
+def require_names(
+    structure: Structure, targets: Sequence[Target], include: Sequence[str] | None, exclude: Sequence[str]
+) -> None:
+    """Refuse names that no layer has, and those of layers that the penalty cannot act on where it is to act."""
+    names = sorted({layer.name for layer in structure.layers})
+    for pattern in (*(include or ()), *exclude):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise InputError(f"no layer is called '{pattern}'; there are {', '.join(names)}")
+    there = [target.layer for target in targets]
+    for pattern in include or () if there else ():
+        if not any(fnmatchcase(name, pattern) for name in there):
+            raise InputError(
+                f"include names '{pattern}', and the penalty cannot act there, since no activation with a zero region "
+                f"follows; it can on {', '.join(there)}"
+            )
+
+
+def nothing_left(targets: Sequence[Target]) -> str:
+    """Why there is nothing to act on, given all targets before names chose among them."""
+    if there := [target.layer for target in targets if not target.computed]:
+        return f"include= and exclude= leave none of the layers that NodeDrop can act on: {', '.join(there)}"
+    why = (
+        "none is followed by an activation with a zero region (ReLU, SoftClampedReLU, Hardtanh(0, 1), …)"
+        if not targets
+        else "an activation with a zero region follows, but the weights are computed from "
+        f"{', '.join(target.weight for target in targets)} (a parametrization, a mask); remove that before training"
+    )
+    return f"the model has no layer that NodeDrop can act on: {why}"
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _target(structure: Structure, layer: Layer) -> Target | None:
-    met = reach(structure, layer)
+    """A layer's target, with all uses of its weight in the graph."""
     graph = structure.program.graphs[layer.graph]
     node = graph.by_name[layer.node]
-    if not met.zero or node.op == "aten.embedding.default":
+    if node.op == "aten.embedding.default":
+        return None
+    key = (layer.weight, layer.axis, layer.graph)
+    uses = [item for item in structure.layers if (item.weight, item.axis, item.graph) == key]
+    direct, norms = set[int](), dict[str, Behind]()
+    for met in (meetings(structure, use) for use in uses):
+        direct |= met.direct
+        for name, units in met.behind.items():
+            norm = _behind(graph, graph.by_name[name], units)
+            known = norms.get(norm.scale, norm)
+            norms[norm.scale] = replace(known, units={**norm.units, **known.units})
+    if not direct and not any(norm.units for norm in norms.values()):
         return None
     convolution = node.op.startswith("aten.conv")
     groups = int(node.arg(8 if node.op == "aten.convolution.default" else 6, "groups", 1)) if convolution else 1
-    scale = shift = None
-    positions = 1
-    if met.norms:
-        norm = graph.by_name[met.norms[-1]]
-        scale, shift = parameter_behind(graph, norm.args[1]), parameter_behind(graph, norm.args[2])
-        positions = prod(norm.shape[2:])
-    bias = _bias(graph, node, len(layer.labels))
     computed = layer.weight not in {parameter_behind(graph, arg) for arg in node.args}
-    turned = layer.axis == 1 or "transpose" in node.op
-    reads = None if scale is not None or turned else norm_read(graph, node, layer.weight)
-    source = input_read(graph, node, layer.weight)
-    return Target(layer.name, layer.weight, bias, groups, turned, scale, shift, positions, computed, reads, source)
+    turned, left = layer.axis == 1 or "transpose" in node.op, on_the_left(graph, node, layer.weight)
+    return Target(
+        layer.name, layer.weight, _bias(graph, node, len(layer.labels), left), groups, turned, tuple(sorted(direct)),
+        tuple(norms.values()), computed, None if turned else norm_read(graph, node, layer.weight),
+        input_read(graph, node, layer.weight), left,
+    )  # fmt: skip
 
 
-def _bias(graph: Graph, node: Node, units: int) -> str | None:
+def _behind(graph: Graph, norm: Node, units: Mapping[int, int]) -> Behind:
+    scale, shift = (parameter_behind(graph, arg) or "" for arg in norm.args[1:3])
+    return Behind(scale, shift, prod(norm.shape[2:]), units)
+
+
+def _bias(graph: Graph, node: Node, units: int, left: bool) -> str | None:
     """The parameter added to a layer's result, by the layer itself or by the sum that reads it."""
     if node.op.startswith(("aten.linear", "aten.conv")):
         return parameter_behind(graph, node.arg(2, "bias"))
@@ -100,14 +178,7 @@ def _bias(graph: Graph, node: Node, units: int) -> str | None:
         return None
     for arg in readers[0].args[:2]:
         name = parameter_behind(graph, arg)
-        if name is not None and prod(graph.by_name[arg.name].shape) == units:
+        shape = () if name is None else (1, *graph.by_name[arg.name].shape)
+        if name is not None and prod(shape) == units == shape[-2 if left else -1]:
             return name
     return None
-
-
-def parameter_behind(graph: Graph, ref: object) -> str | None:
-    """The parameter behind an argument, through transpositions; None if it is something else."""
-    node: Node | None = graph.by_name.get(ref.name) if isinstance(ref, Ref) else None
-    while node is not None and node.op in _TURNS and isinstance(node.args[0], Ref):
-        node = graph.by_name.get(node.args[0].name)
-    return node.target if node is not None and node.op == PARAMETER else None
