@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 import nodedrop as nd
 from nodedrop.errors import CutError, InputError
 from nodedrop.training import NodeDrop, schedules
+from nodedrop.training.refusals import warn_refused
 
 
 def net(dead: int = 2) -> nn.Sequential:
@@ -321,6 +322,18 @@ class Written(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.last(self.free(self.fixed(x).relu().view(-1, 6)).relu())
         return found
+
+
+@pytest.mark.parametrize(
+    ("why", "hint"),
+    [
+        ("the forward pass fails in eval mode: RuntimeError: shape '[-1, 64]' is invalid", r"flatten\(1\) takes any"),
+        ("an output changes by 2.0e-05 (relative) in train mode", "give one of a training batch's size"),
+    ],
+)
+def test_a_refusal_says_what_may_help(why: str, hint: str) -> None:
+    with pytest.warns(UserWarning, match=f"'conv': .*{hint}; NodeDrop.refused"):
+        warn_refused({"conv": f"the model's own code does not allow the cut: {why}"})
 
 
 def test_a_cut_that_the_models_code_forbids_is_said_once() -> None:

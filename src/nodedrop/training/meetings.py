@@ -6,8 +6,9 @@ that each element belongs to, or −1. So units that are parted or joined on the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import dropwhile
 
 import torch
 from torch import Tensor
@@ -34,25 +35,30 @@ class Meetings:
     behind: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
-def meetings(structure: Structure, layer: Layer) -> Meetings:
+def ends(structure: Structure) -> frozenset[tuple[int, str]]:
+    """Where units end, by graph and node: they are summed up, or others made of them, also where none can be cut."""
+    return frozenset((item.graph, item.node) for items in (structure.reads, structure.layers) for item in items)
+
+
+def meetings(structure: Structure, layer: Layer, stops: Container[tuple[int, str]]) -> Meetings:
     """Follow a layer's units up to the first activations; the last norm before one is what they meet it behind."""
     graph, found = structure.program.graphs[layer.graph], Meetings()
-    stops = {read.node for read in structure.reads if read.graph == layer.graph} | graph.shapeless
-    stops |= {other.node for other in structure.layers if other.graph == layer.graph}  # also where nothing can be cut
     held: dict[str, list[tuple[str, Numbers]]] = {layer.node: [("", first) for first in _first(structure, layer)]}
     rows: dict[str, dict[int, int]] = {}
-    for node in graph.nodes:
-        arriving = [(name, *item) for name in dict.fromkeys(node.inputs) for item in held.get(name, ())]
-        if not arriving or node.name in stops or node.op in NO_ZERO_REGION:
+    waiting = set(graph.readers.get(layer.node, ()))
+    for node in dropwhile(lambda item: item.name != layer.node, graph.nodes):
+        if not waiting:
+            break
+        if node.name not in waiting:
+            continue
+        waiting.remove(node.name)
+        if (layer.graph, node.name) in stops or node.name in graph.shapeless or node.op in NO_ZERO_REGION:
             continue
         active = node.op in ZERO_REGION and ZERO_REGION[node.op](node) is not None
-        for source, norm, numbers in arriving:
+        names = dict.fromkeys(node.inputs)
+        for source, norm, numbers in [(name, *item) for name in names for item in held.get(name, ())]:
             if active:
-                met = set(torch.cat([part.reshape(-1) for part in _parts(numbers)]).tolist()) - {-1}
-                if norm:
-                    found.behind.setdefault(norm, {}).update((r, u) for r, u in rows[norm].items() if u in met)
-                else:
-                    found.direct |= met
+                _meet(found, norm, numbers, rows.get(norm, {}))
                 continue
             passed = _pass(structure, layer.graph, node, source, numbers)
             if passed is None:
@@ -60,10 +66,19 @@ def meetings(structure: Structure, layer: Layer) -> Meetings:
             if node.op in BATCH_NORMS and isinstance(passed, Tensor) and _affine(graph, node):
                 norm = node.name
                 rows.setdefault(norm, {}).update(_rows(passed, node))
-            held.setdefault(node.name, [])
-            if not any(norm == other and _equal(passed, known) for other, known in held[node.name]):
-                held[node.name].append((norm, passed))
+            known = held.setdefault(node.name, [])
+            if not any(norm == other and _equal(passed, numbers) for other, numbers in known):
+                known.append((norm, passed))
+                waiting.update(graph.readers.get(node.name, ()))
     return found
+
+
+def _meet(found: Meetings, norm: str, numbers: Numbers, rows: Mapping[int, int]) -> None:
+    met = {number for part in _parts(numbers) for number in part.reshape(-1).tolist()} - {-1}
+    if norm:
+        found.behind.setdefault(norm, {}).update((row, unit) for row, unit in rows.items() if unit in met)
+    else:
+        found.direct |= met
 
 
 def _first(structure: Structure, layer: Layer) -> Iterator[Tensor]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 
+_CHANGED = "an output changes by"
+_WRITTEN = "Mostly a size is written into forward(), such as view(-1, 64), where flatten(1) takes any"
+_SMALL = "Behind batch norm, rounding counts for much if the example has few rows: give one of a training batch's size"
+
 
 def warn_refused(news: Mapping[str, str]) -> None:
     """One warning for all layers of which dead units have just been refused, with the reasons."""
@@ -14,8 +18,9 @@ def warn_refused(news: Mapping[str, str]) -> None:
     for layer, why in news.items():
         layers.setdefault(why, []).append(f"'{layer}'")
     told = "; ".join(f"{', '.join(names)}: {why}" for why, names in layers.items())
+    hint = _SMALL if all(_CHANGED in why for why in layers) else _WRITTEN
     warnings.warn(
-        f"dead units stay in the model. {told}. Mostly a size is written into forward(), such as view(-1, 64), where "
-        "flatten(1) takes any; NodeDrop.refused lists these layers, which are left alone from now on",
+        f"dead units stay in the model. {told}. {hint}; NodeDrop.refused lists these layers, which are left alone from "
+        "now on",
         stacklevel=3,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import prod
@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..planning import Structure
 from ..planning.walk import Layer
 from ..tracing.graph import Graph, Node
-from .meetings import meetings
+from .meetings import ends, meetings
 from .norms import Norm, input_read, norm_read, on_the_left, parameter_behind
 
 
@@ -69,9 +69,9 @@ class Target:
 
 def find_targets(structure: Structure) -> tuple[Target, ...]:
     """Targets in forward order. A row of a norm belongs to one: the last layer of those that are added before it."""
-    found: dict[str, Target] = {}
+    found, stops = dict[str, Target](), ends(structure)
     for layer in structure.layers:
-        if layer.weight not in found and (target := _target(structure, layer)) is not None:
+        if layer.weight not in found and (target := _target(structure, layer, stops)) is not None:
             found[layer.weight] = target
     owner = {
         (norm.scale, row): target.weight
@@ -134,7 +134,7 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _target(structure: Structure, layer: Layer) -> Target | None:
+def _target(structure: Structure, layer: Layer, stops: Container[tuple[int, str]]) -> Target | None:
     """A layer's target, with all uses of its weight in the graph."""
     graph = structure.program.graphs[layer.graph]
     node = graph.by_name[layer.node]
@@ -143,7 +143,7 @@ def _target(structure: Structure, layer: Layer) -> Target | None:
     key = (layer.weight, layer.axis, layer.graph)
     uses = [item for item in structure.layers if (item.weight, item.axis, item.graph) == key]
     direct, norms = set[int](), dict[str, Behind]()
-    for met in (meetings(structure, use) for use in uses):
+    for met in (meetings(structure, use, stops) for use in uses):
         direct |= met.direct
         for name, units in met.behind.items():
             norm = _behind(graph, graph.by_name[name], units)
