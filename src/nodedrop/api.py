@@ -15,7 +15,7 @@ from .analysis import Analysis, Ledger
 from .errors import InputError
 from .intake import Options
 from .ledger import LedgerFile
-from .planning.reach import BATCH_NORMS
+from .planning.reach import normalises_batches
 from .session import Session
 
 
@@ -89,8 +89,7 @@ def _with_hint(session: Session, analysis: Analysis) -> Analysis:
     """Say what else could go if batch norm had a largest batch in train mode, or no train mode at all."""
     options = session.options
     loose = (options.evidence, options.mode, options.batch_size) == ("proved", "both", None)
-    trained = (node.op for graph in session.program.graphs if graph.modes == ("train",) for node in graph.nodes)
-    if not loose or session.program.notes or not any(op in BATCH_NORMS for op in trained):
+    if not loose or session.program.notes or not normalises_batches(session.program):
         return analysis
     size, now = session.example_batch, session.removable(options)
     others = {f"batch_size={size}": replace(options, batch_size=size), "mode='eval'": replace(options, mode="eval")}

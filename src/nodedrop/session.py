@@ -28,6 +28,7 @@ from .intake import (
     usable,
 )
 from .planning import Plan, Structure, account, disagreement, plan, shrink, structure
+from .planning.reach import normalises_batches
 from .proof import Certificate, Certificates, observe, prove
 from .surgery import Transaction, change, compare, cut_, outputs
 from .tracing import Graph, Program, tensors_of, trace
@@ -361,7 +362,7 @@ class Session:
             for node in (c.graph.by_name[name] for name in c.unknown)
         }
         notes += [f"no rule for {name}: its result is taken as unbounded" for name in sorted(unknown)]
-        if self.options.batch_size is not None and "train" in self.options.modes:
+        if self.options.batch_size is not None and "train" in self.options.modes and normalises_batches(self.program):
             notes.append(f"in train mode this holds for batches of at most {self.options.batch_size}")
         if proposal.collapsed:
             notes.append(f"one unit was kept in {', '.join(proposal.collapsed)}, where all could go")

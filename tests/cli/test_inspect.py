@@ -88,7 +88,9 @@ def test_batch_norms_need_the_largest_batch() -> None:
     assert found(*given)["verdicts"]["dead"] == 0
     assert found(*given, "--batch-size", "65")["verdicts"]["dead"] == 0
     assert found(*given, "--batch-size", "64")["verdicts"]["dead"] == 1
-    assert "in train mode this holds for batches of at most 64" in run(*given, "--batch-size", "64").stdout
+    words = "in train mode this holds for batches of at most 64"
+    assert words in run(*given, "--batch-size", "64").stdout
+    assert words not in run(*PLANTED, "--batch-size", "64").stdout, "without one any batch will do"
 
 
 def test_a_network_may_be_named_itself() -> None:

@@ -1,10 +1,10 @@
-"""What a layer's units meet on their way: norms, and the first activations."""
+"""The activations that a layer's units meet first, and whether batch norms are on the way."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..tracing.graph import GETITEM
+from ..tracing.graph import GETITEM, Program
 from .rules.elementwise import NO_ZERO_REGION, ZERO_REGION
 from .walk import Layer, Outcome, Structure
 
@@ -21,11 +21,15 @@ BATCH_NORMS = frozenset(
 
 @dataclass(frozen=True)
 class Reach:
-    """Activations with a zero region and names of those without one, and batch norms passed before them."""
+    """Activations with a zero region, and names of those without one."""
 
     zero: tuple[str, ...]
     without: tuple[str, ...]
-    norms: tuple[str, ...]
+
+
+def normalises_batches(program: Program) -> bool:
+    """Whether there is a batch norm, whose bounds in train mode depend on the batch."""
+    return any(node.op in BATCH_NORMS for graph in program.in_mode("train") for node in graph.nodes)
 
 
 def reach(structure: Structure, layer: Layer) -> Reach:
@@ -35,7 +39,6 @@ def reach(structure: Structure, layer: Layer) -> Reach:
     reading |= {other.node for other in structure.layers if other.graph == layer.graph}  # also where nothing can be cut
     zero: list[str] = []
     without: list[str] = []
-    norms: list[str] = []
     frontier, seen = [layer.node], {layer.node}
     while frontier:
         for name in graph.readers.get(frontier.pop(), ()):
@@ -49,9 +52,7 @@ def reach(structure: Structure, layer: Layer) -> Reach:
                 without.append(NO_ZERO_REGION[node.op])
             elif _labelled(values.get(name, ())) or node.op == GETITEM:
                 frontier.append(name)
-                if node.op in BATCH_NORMS:
-                    norms.append(name)
-    return Reach(tuple(zero), tuple(without), tuple(norms))
+    return Reach(tuple(zero), tuple(without))
 
 
 def _labelled(outcome: Outcome) -> bool:
