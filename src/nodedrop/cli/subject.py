@@ -37,7 +37,7 @@ BoundsOption = Annotated[str, typer.Option("--bounds", help="interval, or linear
 BatchOption = Annotated[
     int | None,
     typer.Option(
-        "--batch-size", min=1, help="The largest training batch: batch norm has no bound in train mode without."
+        "--batch-size", min=1, help="The largest training batch; without it batch norm has a loose bound in train mode."
     ),
 ]
 ModeOption = Annotated[str, typer.Option("--mode", help="What proofs must cover: both, train or eval.")]
