@@ -94,8 +94,10 @@ class Stages:
 
 def show(record: dict[str, Any], console: Console) -> None:
     """One table per benchmark."""
+    from ..experiments.machine import processor_of
+
     machine = record["machine"]
-    words = f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}"
+    words = f"{processor_of(machine)}, {machine['threads']} threads, torch {machine['torch']}"
     if record["quick"]:
         words += "; a quick look, whose figures mean nothing"
     table = Table(title=record["benchmark"], caption=words, caption_justify="left")

@@ -47,7 +47,7 @@ def _machine() -> dict[str, Any]:
     import torch
 
     from .. import __version__
-    from ..experiments.machine import machine
+    from ..experiments.machine import machine, processor_of
 
     here = machine()
     devices = {"cpu": f"{here['cores']} cores"}
@@ -60,7 +60,7 @@ def _machine() -> dict[str, Any]:
         "nodedrop": __version__,
         "python": here["python"],
         "system": here["system"],
-        "processor": here["processor"],
+        "processor": processor_of(here),
         "versions": {name: _version(name) for name in names},
         "threads": threads,
         "devices": devices,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..benchmarks import NAMES
 from ..errors import InputError
+from ..experiments.machine import processor_of
 from ..training.atomic import make_folder, reason, replacing
 from .figures.style import COLOURS, MARKERS, Picture, panels, plain_log, short
 from .figures.style import write as draw
@@ -100,7 +101,7 @@ def origin(record: Record) -> str:
     seeds = sorted({row.get("seed", row.get("recipe", {}).get("seed")) for row in rows} - {None})
     words = f", seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}," if seeds else ""
     return (
-        f"`{record['command']}`{words} on {m['processor']}, {m['cores']} cores, {m['threads']} "
+        f"`{record['command']}`{words} on {processor_of(m)}, {m['cores']} cores, {m['threads']} "
         f"thread{'s' if m['threads'] != 1 else ''}, {m['system']}, Python {m['python']}, torch {m['torch']}."
     )
 

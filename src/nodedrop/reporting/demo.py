@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..experiments.machine import processor_of
 from ..training.atomic import replacing
 from .figures.style import panels, shades, styled
 
@@ -52,7 +53,7 @@ predictions. Afterwards a checker that shares no code with the rest derived ever
 of the run and the weights it kept: {outcome["verdict"]["verdict"]} for {outcome["verdict"]["units"]} removed units.</p>
 <p><a href="units.html">Watch every unit come and go</a>, with a slider over the run.</p>
 {figures}
-<p>Measured on {html.escape(str(machine["processor"]))}, {machine["threads"]} threads, torch
+<p>Measured on {html.escape(processor_of(machine))}, {machine["threads"]} threads, torch
 {html.escape(str(machine["torch"]))}, in {outcome["wall"]:.0f} s. <code>run/model.safetensors</code> is the network;
 <code>outcome.json</code> holds every number of this page.</p>
 </body></html>

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ..experiments.machine import processor_of
 from ..experiments.recipes import EXPERIMENTS
 from ..functional import PENALTY_FORMS
 from ..training.atomic import make_folder, replacing
@@ -121,7 +122,7 @@ def _setting(setting: Setting) -> str:
 
 def _machines(records: Sequence[Record]) -> str:
     kinds = dict.fromkeys(
-        f"{m.get('processor', '?')}, {m.get('cores', '?')} cores, {m.get('threads', '?')} threads a run, "
+        f"{processor_of(m)}, {m.get('cores', '?')} cores, {m.get('threads', '?')} threads a run, "
         f"{m.get('system', '?')}, Python {m.get('python', '?')}, torch {m.get('torch', '?')}"
         for m in (record.machine for record in records)
     )
