@@ -37,36 +37,41 @@ class NormPenaltyForm:
     join: Callable[[Tensor, Tensor, float], Tensor]
 
 
+def _rectified(weight: Tensor) -> Tensor:
+    """max(w, 0), for whose gradient autograd keeps the weight itself; relu keeps a copy."""
+    return torch.threshold(weight, 0.0, 0.0)
+
+
 PENALTY_FORMS: Mapping[str, PenaltyForm] = MappingProxyType(
     {
         "paper": PenaltyForm(
             "‖max(w,0)‖₁ + |b+C|",
             "the paper's choice (eq. 4): L1 on what can raise the unit, the bias drawn to −C",
-            torch.relu,
+            _rectified,
             lambda mass, b, C: mass + (b + C).abs(),
         ),
         "one-sided": PenaltyForm(
             "‖max(w,0)‖₁ + max(b+C, 0)",
             "the authors' published code: a bias already below −C is left alone",
-            torch.relu,
+            _rectified,
             lambda mass, b, C: mass + torch.relu(b + C),
         ),
         "distance": PenaltyForm(
             "|‖max(w,0)‖₁ + b|",
             "rejected in the paper: rests on the very edge of the dead region",
-            torch.relu,
+            _rectified,
             lambda mass, b, C: (mass + b).abs(),
         ),
         "unbounded": PenaltyForm(
             "‖max(w,0)‖₁ + b",
             "rejected in the paper: the bias runs off to minus infinity",
-            torch.relu,
+            _rectified,
             lambda mass, b, C: mass + b,
         ),
         "shifted": PenaltyForm(
             "|‖max(w,0)‖₁ + b + C|",
             "the paper's step before eq. 4: the distance to −C, inside the dead region",
-            torch.relu,
+            _rectified,
             lambda mass, b, C: (mass + b + C).abs(),
         ),
         "l2": PenaltyForm(

@@ -228,7 +228,7 @@ class NodeDrop:
         for factor, named, units, term in self._terms:
             spare = share if named is None else named
             if lam * factor > 0 and pressed(units, spare, self._penalties.multiple) > 0:  # at rest, it costs nothing
-                terms.append(factor * late(partial(term, spare=spare)))
+                terms.append(factor * late(term(spare=spare)))
         nothing = torch.zeros((), device=next(self.model.parameters()).device, requires_grad=True)
         total = lam * torch.stack(terms).sum() if terms else nothing
         token = _Token()

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from .. import functional
 from ..bounds import Interval
@@ -83,21 +84,24 @@ class Penalties:
         self, target: Target, tensors: Mapping[str, Tensor], domain: Mapping[str, Interval]
     ) -> tuple[_Names, Callable[..., Tensor]]:
         """By weight and bias, where no batch norm follows the layer."""
-        norm, own = target.reads, (target.weight, target.bias)
+        norm, own, weight = target.reads, (target.weight, target.bias), tensors[target.weight]
         if norm is None:
-            lo, hi = _ends(target, tensors[target.weight], domain)
-            return own, partial(
+            lo, hi = _ends(target, weight, domain)
+            each = partial(
                 _own_units, each=unit_penalties, C=self.C, form=self.form, lo=lo, hi=hi, groups=target.groups,
                 transposed=target.transposed,
             )  # fmt: skip
+            plain = isinstance(lo, float) and (lo, hi) == (0.0, 1.0) and weight.dtype in (torch.float32, torch.float64)
+            return own, each if plain else _again(each)
         names = (*own, norm.scale, norm.shift)
         if norm.kind == "group":
-            return names, partial(
+            each = partial(
                 _own_units, each=unit_penalties_gn, count=norm.count, C=self.C, form=self.norm_form,
                 rectified=norm.rectified, groups=target.groups,
             )  # fmt: skip
-        rms = norm.kind == "rms"
-        return names, partial(_own_units, each=unit_penalties_ln, C=self.C, form=self.norm_form, rms=rms)
+        else:
+            each = partial(_own_units, each=unit_penalties_ln, C=self.C, form=self.norm_form, rms=norm.kind == "rms")
+        return names, _again(each)
 
     def _count(self, norm: Behind, tensors: Mapping[str, Tensor], batch: int) -> float:
         if self.m == "elements":
@@ -138,6 +142,11 @@ def _sum(*tensors: Tensor | None, parts: Sequence[_Part], spare: float, multiple
         total = each if total is None else total + each
     assert total is not None
     return sum_units(total, spare, multiple)
+
+
+def _again(each: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Computed once more for backward: what is scaled or widened on the way would be kept, a copy of all weights."""
+    return partial(checkpoint, each, use_reentrant=False, preserve_rng_state=False)
 
 
 def _own_units(
