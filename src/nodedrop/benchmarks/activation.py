@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from .. import kernels
+from ..activations import SoftClampedReLU
+from ..experiments.networks import build
 from ..functional import soft_clamped_relu
 from ..kernels import eager
 from .harness import Figure, Settings, Times, document, interleaved, ratio, threads
+from .steps import images
 
-# Four 3×3 convolutions without padding, pooling after the second and the fourth, one dense layer; activations come
-# before pooling, as in the paper.
-MAPS = ((256, 32, 26, 26), (256, 32, 24, 24), (256, 64, 10, 10), (256, 64, 8, 8), (256, 128))
+NETWORK, BATCH = "mnist-dense320", 256
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels last": torch.channels_last}
 LIMIT = 1.5
 BETA = 10.0
@@ -58,7 +59,7 @@ def run(settings: Settings) -> dict[str, Any]:
     times: dict[str, Times] = {}
     fastest: dict[str, Times] = {}
     sides: dict[str, Activation] = {"soft": soft_clamped_relu, "relu": torch.relu}
-    rounds, shapes = settings.rounds, [(4, *shape[1:]) for shape in MAPS] if settings.quick else MAPS
+    rounds, shapes = settings.rounds, activated(NETWORK, 4 if settings.quick else BATCH)
     for count in (1, 2):
         for layout, memory_format in LAYOUTS.items():
             case = f"{layout}, threads {count}"
@@ -67,7 +68,7 @@ def run(settings: Settings) -> dict[str, Any]:
                 maps = [passes(sides, shape, memory_format, rounds * REPEATS) for shape in shapes]
             times[case] = together(maps)
             fastest[case] = {side: [min(taken[side]) for taken in maps] for side in sides}
-            title = f"Dense320, batch 256, {case}: SoftClampedReLU beside ReLU, forward and backward"
+            title = f"Dense320, batch {BATCH}, {case}: SoftClampedReLU beside ReLU, forward and backward"
             figures.append(ratio(title, times[case], "soft", "relu", LIMIT))
     settings.tell("other ways to compute it", len(times) / (len(times) + 1))
     ways, others = tried(rounds, shapes[0], compiled=not settings.quick)
@@ -75,6 +76,18 @@ def run(settings: Settings) -> dict[str, Any]:
     built = {"native": status.native, "threads": status.threads}
     details = {"kernels": built, "seconds": times, "fastest": fastest, "ways": ways}
     return document("activation", settings, figures + others, **details)
+
+
+def activated(name: str, batch: int) -> list[Shape]:
+    """The shapes of a network's activations, in forward order."""
+    shapes = list[Shape]()
+    model = build(name)
+    for part in model.modules():
+        if isinstance(part, SoftClampedReLU):
+            part.register_forward_hook(lambda part, args, y: shapes.append(tuple(y.shape)))
+    with torch.no_grad():
+        model(images(name, batch))
+    return shapes
 
 
 def tried(rounds: int, shape: Shape, *, compiled: bool) -> tuple[list[dict[str, Any]], list[Figure]]:

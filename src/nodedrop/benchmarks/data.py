@@ -24,7 +24,7 @@ def run(settings: Settings) -> dict[str, Any]:
     count, width = (1_000, 0.06) if settings.quick else (COUNT, WIDTH)
     batches = endless(count)
     model = build("vgg16", width=width)
-    drop = NodeDrop(model, None, images("vgg16", 2), lam=1e-9, check_inputs=False)
+    drop = NodeDrop(model, None, images("vgg16", 2), lam=1e-9)
     step = stepper(model, images("vgg16", BATCH), drop)
     settings.tell("beside a training step", 0.0)
     times = interleaved({"data": lambda: next(batches), "step": step}, settings.rounds)

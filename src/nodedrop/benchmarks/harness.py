@@ -7,8 +7,9 @@ import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,15 @@ def command(name: str, settings: Settings) -> str:
     for key, value in settings.changes.items():
         words += ["--set", f"{key}={value}"]
     return shlex.join([*words, *(["--quick"] if settings.quick else [])])
+
+
+def installed(*packages: str) -> dict[str, str]:
+    """The versions of those that are there."""
+    found = {}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def write(record: Mapping[str, Any], folder: Path) -> Path:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ..errors import InputError
 from ..experiments.recipes import Recipe, changed, recipe
 from . import rivals
-from .harness import Figure, Settings, document, figure
+from .harness import Figure, Settings, document, figure, installed
 from .rivals import Outcome
 from .run import pictures
 
@@ -41,11 +40,7 @@ def run(settings: Settings) -> dict[str, Any]:
     for network, made, norm in ((PLAIN, plain, False), (WITH_NORM, changed(plain, NORM), True)):
         for seed in range(made.seed, made.seed + settings.seeds):
             rows += compared(network, replace(made, seed=seed), settings, missing, norm=norm)
-    try:
-        installed = version("torch-pruning")
-    except PackageNotFoundError:
-        installed = ""
-    return document("peers", settings, figures_of(rows), rows=rows, missing=missing, torch_pruning=installed)
+    return document("peers", settings, figures_of(rows), rows=rows, missing=missing, used=installed("torch-pruning"))
 
 
 def compared(

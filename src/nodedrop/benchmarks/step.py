@@ -45,7 +45,7 @@ def pair(name: str, batch: int, width: float) -> dict[str, Any]:
     """The two steps, and a drop that finds nothing."""
     torch.manual_seed(0)
     plain, shrinking = (build(name, activation=kind, width=width) for kind in ("relu", "soft"))
-    drop = NodeDrop(shrinking, None, images(name, 2), lam=1e-9, check_inputs=False)
+    drop = NodeDrop(shrinking, None, images(name, 2), lam=1e-9)
     drop.drop()  # units that are dead from the start
     load(plain, shrinking.state_dict())
     batches = images(name, batch)

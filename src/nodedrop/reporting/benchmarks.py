@@ -3,45 +3,74 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
 from ..benchmarks import NAMES
 from ..errors import InputError
 from ..experiments.machine import processor_of
+from ..experiments.recipes import Recipe
 from ..training.atomic import make_folder, reason, replacing
-from .figures.style import COLOURS, MARKERS, Picture, panels, plain_log, short
+from .figures.growth import picture
+from .figures.style import Picture
 from .figures.style import write as draw
 from .pages import NOTES
 from .table import Cell, Column, Table, markdown
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 Record = Mapping[str, Any]
-WORDS = {True: "kept", False: "missed", None: ""}
+
+
+@dataclass(frozen=True)
+class Words:
+    """Ours: what to know of a benchmark's figures, by its name, and of all of them."""
+
+    all: str = ""
+    of: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(folder: Path) -> dict[str, Record]:
     """The records of benchmarks in a folder, in the order of the benchmarks; quick looks do not count."""
-    found: dict[str, Record] = {}
+    found = {}
     for name in NAMES:
-        path = folder / f"{name}.json"
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            why = reason(error)
-            raise InputError(f"'{path}' cannot be read: {why}; measure again: nodedrop bench {name}") from None
-        if not isinstance(record, dict) or record.get("benchmark") != name or "figures" not in record:
-            raise InputError(f"'{path}' is no record of the benchmark {name}; measure again: nodedrop bench {name}")
-        if not record.get("quick", False):
+        record = _record(folder / f"{name}.json", name)
+        if record is not None and not record.get("quick", False):
             found[name] = record
     return found
+
+
+def others(folder: Path, name: str) -> dict[str, Record]:
+    """Records of a benchmark at other settings or on other machines: `cifar-wide.json` beside `cifar.json`."""
+    found = {path.name: _record(path, name) for path in sorted(folder.glob(f"{name}-*.json"))}
+    return {file: record for file, record in found.items() if record is not None}
+
+
+def _record(path: Path, name: str) -> Record | None:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        why = reason(error)
+        raise InputError(f"'{path}' cannot be read: {why}; measure again: nodedrop bench {name}") from None
+    if not isinstance(record, dict) or record.get("benchmark") != name or "figures" not in record:
+        raise InputError(f"'{path}' is no record of the benchmark {name}; measure again: nodedrop bench {name}")
+    return record
+
+
+def words_of(path: Path) -> Words:
+    """Notes from a file, where a heading that is a benchmark's name starts those on it."""
+    if not path.exists():
+        return Words()
+    first, *parts = re.split(r"^## (.+)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    of = {name.strip(): text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    if unknown := sorted(set(of) - set(NAMES)):
+        raise InputError(f"'{path}' has notes on '{unknown[0]}', and there is no such benchmark")
+    return Words(first.strip(), of)
 
 
 def write(folder: Path, path: Path) -> list[Path]:
@@ -60,16 +89,20 @@ def text_of(folder: Path, path: Path) -> tuple[str, list[Picture]]:
     """The page, and the figures that go beside it."""
     records = read(folder)
     pictures = [picture(records["growth"], f"{path.stem}-growth")] if "growth" in records else []
-    notes = folder.parent / NOTES / "benchmarks.md"
-    words = notes.read_text(encoding="utf-8").strip() if notes.exists() else ""
+    words = words_of(folder.parent / NOTES / "benchmarks.md")
     command = f"nodedrop bench --results {folder.as_posix()} --page {path.as_posix()}"
-    return page(records, command, words, pictures), pictures
+    races = {name: others(folder, name) for name in records if DETAILS.get(name) is _run}
+    return page(records, command, words, pictures, races), pictures
 
 
-def page(records: Mapping[str, Record], command: str, notes: str = "", pictures: Sequence[Picture] = ()) -> str:
-    """The page as Markdown. `notes` are words of ours on what was missed."""
-    limited = [item for record in records.values() for item in record["figures"] if item["kept"] is not None]
-    missed = [item["name"] for item in limited if not item["kept"]]
+def page(
+    records: Mapping[str, Record],
+    command: str,
+    words: Words,
+    pictures: Sequence[Picture] = (),
+    races: Mapping[str, Mapping[str, Record]] = MappingProxyType({}),
+) -> str:
+    """The page as Markdown: all limits at a glance, then each benchmark."""
     parts = [
         "# Benchmarks",
         f"*Generated from records by `{command}`; every number in the tables comes from them. Do not edit.*",
@@ -77,14 +110,14 @@ def page(records: Mapping[str, Record], command: str, notes: str = "", pictures:
         "only peers, and the cuts of growing networks, are timed one after another. A figure is the median over "
         "rounds, with the middle half of them beside it, or all where there are few. Records of whole runs hold their "
         "recipes, value by value.",
-        f"{len(limited) - len(missed)} of {len(limited)} figures that have a limit keep it."
-        + (" Missed:\n\n" + "\n".join(f"- {name}" for name in missed) if missed else ""),
+        *glance(records),
+        *([words.all] if words.all else []),
     ]
-    if notes:
-        parts.append(f"## What is missed, and what to know of the rest\n\n{notes}")
     for name, record in records.items():
-        parts += [f"## {NAMES[name][0].upper()}{NAMES[name][1:]}", origin(record), markdown(figures(record)).rstrip()]
+        parts += [f"## {_title(name)}", origin(record), markdown(figures(record)).rstrip()]
+        parts += [words.of[name]] if name in words.of else []
         parts += [markdown(table).rstrip() for table in DETAILS.get(name, _none)(record)]
+        parts += [markdown(beside(record, races[name])).rstrip()] if races.get(name) else []
         parts += [f"Not measured: {what}: {why}." for what, why in record.get("missing", {}).items()]
         if name == "growth":
             parts += [f"![{item.caption}]({item.name}.svg)\n\n*{item.caption}*" for item in pictures]
@@ -92,6 +125,60 @@ def page(records: Mapping[str, Record], command: str, notes: str = "", pictures:
     if lacking:
         parts.append("## Not measured yet\n\n" + "\n".join(lacking))
     return "\n\n".join(parts) + "\n"
+
+
+def _title(name: str) -> str:
+    return f"{NAMES[name][0].upper()}{NAMES[name][1:]}"
+
+
+def glance(records: Mapping[str, Record]) -> Iterator[str]:
+    """How many figures keep their limits, what comes closest to its own in each benchmark, and all that miss it."""
+    rows, missed, count = list[tuple[Cell, ...]](), list[str](), 0
+    for name, record in records.items():
+        limited = [item for item in record["figures"] if item["kept"] is not None]
+        if not limited:
+            continue
+        late = [item for item in limited if not item["kept"]]
+        missed += [f"- {item['name']}: {_value(item)}, at most {_limit(item)}" for item in late]
+        count += len(limited)
+        kept = f"{len(limited) - len(late)} of {len(limited)}"
+        nearest = max(limited, key=_share)
+        rows.append((NAMES[name], kept, nearest["name"], _value(nearest), _limit(nearest)))
+    yield "## At a glance"
+    said = f"{count - len(missed)} of {count} figures that have a limit keep it."
+    yield said + (" Missed:\n\n" + "\n".join(missed) if missed else "")
+    heads = (
+        Column("benchmark"), Column("kept", "s"), Column("closest to its limit, or beyond it"), Column("median", "s"),
+        Column("at most", "s"),
+    )  # fmt: skip
+    yield markdown(Table("Limits", heads, tuple(rows))).rstrip()
+
+
+def _verdict(item: Record) -> str:
+    """Whether the limit is kept, and whether the spread goes beyond it."""
+    if item["kept"] is None:
+        return ""
+    if not item["kept"]:
+        return "missed"
+    return "kept, the spread goes beyond" if item["high"] > item["limit"] else "kept"
+
+
+def _share(item: Record) -> float:
+    """Of the limit, where that is a size; of points, of which there may be none, how many there are."""
+    ratio, limit = float(item["ratio"]), float(item["limit"])
+    return ratio / limit if limit > 0 else 1 + ratio
+
+
+def _value(item: Record) -> str:
+    return f"{item['ratio']:.3f}{_unit(item)}"
+
+
+def _limit(item: Record) -> str | None:
+    return None if item["limit"] is None else f"{item['limit']:g}{_unit(item)}"
+
+
+def _unit(item: Record) -> str:
+    return f" {item['unit']}" if item.get("unit") else ""
 
 
 def origin(record: Record) -> str:
@@ -102,7 +189,8 @@ def origin(record: Record) -> str:
     words = f", seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}," if seeds else ""
     return (
         f"`{record['command']}`{words} on {processor_of(m)}, {m['cores']} cores, {m['threads']} "
-        f"thread{'s' if m['threads'] != 1 else ''}, {m['system']}, Python {m['python']}, torch {m['torch']}."
+        f"thread{'s' if m['threads'] != 1 else ''}, {m['system']}, Python {m['python']}, torch {m['torch']}"
+        f"{''.join(f', {name} {version}' for name, version in record.get('used', {}).items())}."
     )
 
 
@@ -110,12 +198,30 @@ def figures(record: Record) -> Table:
     """All figures of a benchmark, and whether they keep their limits."""
     rows = []
     for item in record["figures"]:
-        unit = f" {item['unit']}" if item.get("unit") else ""
         spread = None if item["low"] == item["high"] else f"{item['low']:.3g}–{item['high']:.3g}"
-        limit = None if item["limit"] is None else f"{item['limit']:g}{unit}"
-        rows.append((item["name"], f"{item['ratio']:.3f}{unit}", spread, limit, WORDS[item["kept"]]))
+        rows.append((item["name"], _value(item), spread, _limit(item), _verdict(item)))
     numbers = (Column(name, "s") for name in ("median", "middle half", "at most"))
     return Table(f"Figures of `{record['benchmark']}`", (Column("figure"), *numbers, Column("limit")), tuple(rows))
+
+
+def beside(record: Record, races: Mapping[str, Record]) -> Table:
+    """Whole runs at other settings or on other machines, each with what its recipe has otherwise."""
+    usual, rows = record["runs"][0]["recipe"], list[tuple[Cell, ...]]()
+    for file, other in races.items():
+        for row in other["runs"]:
+            own = {**asdict(Recipe()), **row["recipe"]}
+            differs = {key: value for key, value in own.items() if value != usual.get(key, value)}
+            if (rate := row.get("dense_recipe", own)["lr"]) != own["lr"]:
+                differs["lr of the dense network"] = rate
+            time = row["nodedrop"]["seconds"] / row["dense"]["seconds"]
+            excess = row["nodedrop"]["test_error"] - row["dense"]["test_error"]
+            words = ", ".join(f"{key} = {value}" for key, value in differs.items()) or "nothing"
+            rows.append((f"`{file}`", processor_of(other["machine"]), words, time, excess, row["dense"]["test_error"]))
+    heads = (
+        Column("record"), Column("processor"), Column("what differs in its recipe"),
+        Column("time beside the dense run", ".2f"), Column("points above it", ".2f"), Column("its error, %", ".2f"),
+    )  # fmt: skip
+    return Table("Other whole runs, one a row", heads, tuple(rows))
 
 
 def _none(record: Record) -> Iterator[Table]:
@@ -222,8 +328,7 @@ def _peers(record: Record) -> Iterator[Table]:
     )  # fmt: skip
     rows = tuple(tuple(row[key] for key in keys) for row in record["rows"])
     note = "Seconds are those of training steps and of removal. NodeDrop removes all along; its last removal is shown."
-    used = f" Torch-Pruning {record['torch_pruning']}." if record["torch_pruning"] else ""
-    yield Table("Procedures of as many epochs", heads, rows, (note + used,))
+    yield Table("Procedures of as many epochs", heads, rows, (note,))
 
 
 def _active(record: Record) -> Iterator[Table]:
@@ -258,38 +363,3 @@ DETAILS: dict[str, Callable[[Record], Iterator[Table]]] = {
     "cifar": _run,
     "peers": _peers,
 }
-
-
-def picture(record: Record, name: str) -> Picture:
-    """Growth of time and memory of a step, and of analysis and cuts."""
-    caption = (
-        "VGG16 as it grows: time of a training step, its peak memory, and the time of an analysis and of cuts; dashed, "
-        "growth in proportion to the parameters."
-    )
-    return Picture(name, caption, partial(grown, record))
-
-
-def grown(record: Record) -> Figure:
-    """Three panels, all axes logarithmic."""
-    figure, (time, memory, cuts) = panels(1, 3)
-    steps = record["steps"]
-    for axes, title, rows, lines in (
-        (time, "a step, seconds", steps, {"plain": "plain_seconds", "NodeDrop": "nodedrop_seconds"}),
-        (memory, "a step's peak memory, bytes", steps, {"plain": "plain_bytes", "NodeDrop": "nodedrop_bytes"}),
-        (cuts, "analysis and cuts, seconds", record["cuts"],
-         {"analysis": "analysis_seconds", "cut": "cut_seconds", "cut with a ledger": "recorded_cut_seconds"}),
-    ):
-        sizes = [row["parameters"] for row in rows]
-        values = [row[key] for key in lines.values() for row in rows]
-        for place, (label, key) in enumerate(lines.items()):
-            axes.plot(sizes, [row[key] for row in rows], color=COLOURS[place], marker=MARKERS[place], label=label)
-        if axes is cuts:
-            first = max(rows[0][key] for key in lines.values())
-            axes.plot(sizes, [first * size / sizes[0] for size in sizes], "--", color="#555555", linewidth=1)
-        axes.set_title(title)
-        axes.set_xlabel("parameters")
-        plain_log(axes, "x", sizes)
-        plain_log(axes, "y", values)
-        axes.set_xticks(sizes, [short(size) for size in sizes])
-        axes.legend()
-    return figure
