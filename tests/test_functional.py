@@ -24,6 +24,7 @@ from nodedrop.functional import (
     soft_clamped_relu,
     upper_bound,
 )
+from nodedrop.functional.spared import pressed
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "dense": lambda: nn.Linear(5, 6),
@@ -445,3 +446,9 @@ def test_bad_input_gets_one_clear_sentence(attempt: Callable[[], Tensor], senten
         attempt()
     assert isinstance(caught.value, ValueError)
     assert str(caught.value).endswith(".")
+
+
+def test_a_share_that_is_a_whole_number_but_for_rounding_is_that_number() -> None:
+    wrong = [(n, share) for n in range(1, 257) for share in range(1, 100)
+             if pressed(n, share / 100, 1) != n - -(-n * share // 100)]  # fmt: skip
+    assert wrong == []

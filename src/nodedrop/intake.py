@@ -32,7 +32,7 @@ _MODES: dict[str, tuple[Literal["eval", "train"], ...]] = {
 
 @dataclass(frozen=True)
 class Options:
-    """What counts as evidence, and where."""
+    """What counts as evidence, and where. While the weights are `learning`, only what takes no part in it may go."""
 
     domain: Any = (0.0, 1.0)
     evidence: Evidence = "proved"
@@ -40,8 +40,7 @@ class Options:
     batch_size: int | None = None
     samples: Any = None
     dtype: torch.dtype | None = None
-    constants: bool = True
-    unread: bool = True
+    learning: bool = False
     parts: bool = False
     bounds: BoundsChoice = "interval"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from typing import Any, Literal
 
 import torch
@@ -28,6 +27,7 @@ from .intake import (
     usable,
 )
 from .planning import Plan, Structure, account, disagreement, plan, shrink, structure
+from .planning.plan import independent_groups
 from .planning.reach import normalises_batches
 from .proof import Certificate, Certificates, observe, prove
 from .surgery import Transaction, change, compare, cut_, outputs
@@ -142,7 +142,7 @@ class Session:
                     continue
                 bounds = bound(
                     graph, tensors, options.domain, batch_limit=limit, dtype=options.dtype, memo=memo,
-                    linear=options.bounds == "linear",
+                    linear=options.bounds == "linear", learning=options.learning,
                 )  # fmt: skip
                 found.append(prove(bounds, options.evidence))
         return found
@@ -151,7 +151,7 @@ class Session:
         samples = samples_of(graph, self.options.samples)
         try:
             with undisturbed(module):  # in train mode statistics are written and random numbers drawn
-                return observe(graph, tensors_of(module), samples)
+                return observe(graph, tensors_of(module), samples, learning=self.options.learning)
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:300]
             raise InputError(
@@ -167,8 +167,7 @@ class Session:
             self.structure,
             certificates,
             blocked=self.blocked if blocked is None else blocked,
-            constants=self.options.constants,
-            unread=self.options.unread,
+            learning=self.options.learning,
         )
 
     @property
@@ -190,13 +189,16 @@ class Session:
         is kept of a layer. Every round pins something, so there is a last one.
         """
         with self._casting():
-            return self._cut(on_collapse)
+            try:
+                return self._cut(on_collapse)
+            finally:
+                self._block_axes()
 
     def _cut(self, on_collapse: OnCollapse) -> Outcome:
         certificates, before = self.certificates(), None
         while True:
             proposal = self._proposal(certificates, on_collapse)
-            self._agree(f"{int(proposal.removed.sum())} to go, set {_digest(proposal)}")
+            self._agree(f"{int(proposal.removed.sum())} to go, set {proposal.digest}")
             if not proposal:
                 return Outcome(self._analysis(certificates, proposal))
             before = self._outputs() if before is None else before
@@ -237,11 +239,20 @@ class Session:
             outcome = Outcome(self._analysis(certificates, proposal), difference, eval_change)
             self._agree("the check of the cut passes")
             if final:
-                if self.recorder is not None:
-                    self.recorder(proposal, outcome, whole)
+                self._record(proposal, outcome, whole)
                 self._adopt(proposal, smaller)
                 transaction.commit()
         return outcome
+
+    def _record(self, proposal: Plan, outcome: Outcome, before: Mapping[str, Tensor]) -> None:
+        """One process writes; if it cannot, none of them keeps the cut."""
+        try:
+            if self.recorder is not None:
+                self.recorder(proposal, outcome, before)
+        except Exception as error:
+            self._agree(f"the cut cannot be recorded: {error}")
+            raise
+        self._agree("the cut is recorded")
 
     def _outputs(self) -> _Outputs:
         """Outputs on the example and on one more input drawn from the domain, in one of the modes if both compute the
@@ -275,19 +286,7 @@ class Session:
                 reason = f"the model's own code does not allow the cut: {failure}"
                 self.blocked.update(dict.fromkeys(set().union(*groups), reason))
 
-        blame(self._independent_groups(proposal), failure)
-
-    def _independent_groups(self, proposal: Plan) -> list[set[int]]:
-        """Removed labels, split into sets that share no tensor axis."""
-        groups: list[set[int]] = []
-        for slot in self.structure.slots:
-            owners = self.structure.representative[slot.labels].reshape(-1)
-            mine = set(owners[proposal.removed[owners]].tolist())
-            if mine:
-                joined = [group for group in groups if group & mine]
-                groups = [group for group in groups if not group & mine]
-                groups.append(mine.union(*joined))
-        return groups
+        blame(independent_groups(self.structure, proposal), failure)
 
     def _followed(self, proposal: Plan) -> Structure:
         """The structure after a cut. Axes cut for the first time are traced again, to see that the prediction holds."""
@@ -311,11 +310,7 @@ class Session:
         reasons = self._blocked_slots()
         self.structure, self.blocked = smaller, {}
         self._proven |= self._axes(proposal)
-        for slot in smaller.slots:
-            reason = reasons.get((slot.tensor, slot.axis))
-            if reason is not None:
-                labels = smaller.representative[slot.labels].reshape(-1).tolist()
-                self.blocked.update(dict.fromkeys(labels, reason))
+        self._block(reasons)
 
     def state(self) -> dict[str, Any]:
         """What the weights do not tell: original indices, and axes that failed a check. Plain data."""
@@ -339,11 +334,7 @@ class Session:
                 )
         self.origin |= {_place(key): list(kept) for key, kept in state["origin"].items()}
         self._proven |= {_place(key) for key in state["proven"]}
-        for key, slot in own.items():
-            reason = state["blocked"].get(key)
-            if reason is not None:
-                labels = self.structure.representative[slot.labels].reshape(-1).tolist()
-                self.blocked.update(dict.fromkeys(labels, reason))
+        self._block({_place(key): reason for key, reason in state["blocked"].items()})
 
     def _blocked_slots(self) -> dict[tuple[str, int], str]:
         """Tensor axes with labels that failed a check: they are left alone from now on."""
@@ -353,6 +344,22 @@ class Session:
                 if label in self.blocked:
                     found[slot.tensor, slot.axis] = self.blocked[label]
         return found
+
+    def _block(self, reasons: Mapping[tuple[str, int], str]) -> None:
+        """Leave whole axes alone."""
+        for slot in self.structure.slots:
+            reason = reasons.get((slot.tensor, slot.axis))
+            if reason is not None:
+                labels = self.structure.representative[slot.labels].reshape(-1).tolist()
+                self.blocked.update(dict.fromkeys(labels, reason))
+
+    def _block_axes(self) -> None:
+        """What failed a check by itself speaks for its axes, and these for others that share their labels: what a
+        state tells is then all there is."""
+        known = -1
+        while known < len(self.blocked):
+            known = len(self.blocked)
+            self._block(self._blocked_slots())
 
     def _analysis(self, certificates: list[Certificates], proposal: Plan) -> Analysis:
         notes = list(self.program.notes)
@@ -389,8 +396,3 @@ def _place(key: str) -> tuple[str, int]:
     """A tensor's axis out of such a word."""
     tensor, _, axis = key.rpartition(":")
     return tensor, int(axis)
-
-
-def _digest(proposal: Plan) -> str:
-    """A short name of the set of units that a plan removes."""
-    return sha256(proposal.removed.numpy().tobytes()).hexdigest()[:12]

@@ -56,7 +56,6 @@ MOVES: dict[str, list[tuple[Any, ...]]] = {
     "aten.repeat_interleave.self_int": [(2,), (3, 1)],
     "aten.unfold.default": [(2, 3, 2)],
     "aten.im2col.default": [([2, 2], [1, 1], [1, 1], [2, 2])],
-    "aten.as_strided.default": [([2, 3], [12, 1], 4)],
     "aten.triu.default": [(), (1,)],
     "aten.tril.default": [(-1,)],
 }

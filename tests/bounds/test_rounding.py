@@ -11,6 +11,7 @@ from tests.oracle import Tape, check_tape
 
 from nodedrop.bounds import bound
 from nodedrop.bounds.rounding import gamma, sum_margin, unit_roundoff, widen
+from nodedrop.tracing import trace
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -142,3 +143,30 @@ def test_widening_never_crosses_zero() -> None:
     assert bool((low <= lo).all())
     assert bool((high >= hi).all())
     assert bool((high[2] > -1) & (high[2] < 0))
+
+
+class ByHand(torch.nn.Module):
+    """RMS norm of two values."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon)
+
+
+@pytest.mark.parametrize(("dtype", "epsilon", "known"), [
+    (torch.float16, 1e-8, False), (torch.float16, 1e-4, True), (torch.bfloat16, 1e-8, True),
+    (torch.float32, 1e-8, True), (torch.float32, 1e-40, False),
+])  # fmt: skip
+def test_a_norm_by_hand_needs_an_epsilon_beside_which_squares_that_underflow_are_nothing(
+    dtype: torch.dtype, epsilon: float, known: bool
+) -> None:
+    graph = trace(ByHand(epsilon), (torch.rand(2, 2, dtype=dtype),)).graphs[0]
+    out = bound(graph, {}, (0.0, 1.0))[graph.outputs[0]]
+    assert (out.ball is not None) == known
+    x = torch.full((2, 2), 2.98e-4, dtype=dtype)
+    row = ByHand(epsilon)(x)[0].double().norm()
+    if dtype == torch.float16 and not known:
+        assert row > 1.001 * 2**0.5, "the case shows nothing"

@@ -20,7 +20,7 @@ from torch import nn
 
 from nodedrop.bounds import Box, Interval, bound
 from nodedrop.bounds.registry import RULES
-from nodedrop.tracing import Ref
+from nodedrop.tracing import Ref, trace
 from nodedrop.tracing.execute import resolve
 
 ALL = [
@@ -203,3 +203,16 @@ def test_graphs_that_share_a_memo_keep_their_own_kernels() -> None:
         out = t("aten.conv1d.default", x, t("aten.view.default", kernel, [2, 2, 3]))
         found.append(float(bound(t.graph(), t.tensors, t.domain, memo=memo)[out.name].hi.max()))
     assert found == pytest.approx([6.0, 0.0])
+
+
+class Strided(torch.nn.Module):
+    """A view of one column, and from it, past its edge, the other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * torch.tensor([0.1, 1.0]))[:, :1].as_strided((len(x), 1), (2, 1), 1)
+
+
+def test_strides_may_leave_the_value_they_are_given() -> None:
+    for graph in trace(Strided(), (torch.rand(3, 2),)).graphs:
+        bounds = bound(graph, {}, (0.0, 1.0))
+        assert float(bounds[graph.outputs[0]].hi) >= 1.0

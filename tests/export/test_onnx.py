@@ -181,3 +181,23 @@ def test_int8_is_smaller_and_close(tmp_path: Path) -> None:
     assert 0 < done.difference < 0.1
     assert {"QuantizeLinear", "DequantizeLinear"} <= set(operators(done.path))
     assert sorted(os.listdir(tmp_path)) == ["model.int8.onnx", "model.onnx"]
+
+
+class Logarithm(torch.nn.Module):
+    """A unit that is filled up with 0 becomes −∞ on its way to a weight of 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = torch.nn.Conv2d(1, 5, 3), torch.nn.Conv2d(5, 2, 3)
+        torch.nn.init.uniform_(self.one.weight, 0.1, 0.2)
+        torch.nn.init.constant_(self.one.bias, 0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.two(torch.log(self.one(x)))
+        return found
+
+
+def test_where_filling_up_gives_other_numbers_widths_stay(tmp_path: Path) -> None:
+    done = write_onnx(Logarithm().eval(), [IMAGES], tmp_path / "model.onnx")
+    assert done.filled == 0
+    assert done.difference < 1e-6

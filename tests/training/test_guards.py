@@ -10,6 +10,8 @@ from torch.utils._pytree import tree_map
 
 import nodedrop as nd
 from nodedrop.errors import CutError, InputError
+from nodedrop.intake import Options
+from nodedrop.session import Session
 from nodedrop.training import NodeDrop, schedules
 from nodedrop.training.refusals import warn_refused
 
@@ -347,3 +349,88 @@ def test_a_cut_that_the_models_code_forbids_is_said_once() -> None:
     drop.load_state_dict(drop.state_dict())
     assert drop.drop() is None
     assert list(drop.refused) == ["fixed"]
+
+
+class Awkward(nn.Module):
+    """Computes something else with fewer than six units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+        nn.init.constant_(self.a.bias, 1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.a(x))
+        found: Tensor = self.b(y if self.a.out_features >= 6 else y * 1.001)
+        return found
+
+
+def test_a_resumed_run_refuses_what_the_run_refused() -> None:
+    """Also where the refusal came without a cut."""
+
+    def begun() -> tuple[Awkward, NodeDrop]:
+        torch.manual_seed(0)
+        model = Awkward()
+        return model, NodeDrop(model, None, torch.rand(2, 4))
+
+    def die(model: Awkward, units: slice) -> None:
+        with torch.no_grad():
+            model.a.weight[units], model.a.bias[units] = 0.0, -1.0
+
+    model, drop = begun()
+    die(model, slice(3))
+    with pytest.warns(UserWarning, match="stay in the model"):
+        assert drop.drop() is None
+    weights, state = copy.deepcopy(model.state_dict()), drop.state_dict()
+    other, resumed = begun()
+    other.load_state_dict(weights)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    for run, one in ((drop, model), (resumed, other)):
+        nn.init.constant_(one.a.bias, 1.0)
+        die(one, slice(7, 8))
+        assert run.drop() is None
+    assert drop.state_dict() == resumed.state_dict()
+
+
+def test_a_cut_that_cannot_be_recorded_is_undone_by_all_processes() -> None:
+    model, said = net(), list[str]()
+    session = Session(model, torch.rand(2, 4), Options(), agree=said.append)
+
+    def full(*args: object) -> None:
+        said.append("recorder")
+        raise InputError("no space left")
+
+    session.recorder = full
+    with pytest.raises(InputError, match="no space left"):
+        session.cut_("keep")
+    assert said[-3:] == ["the check of the cut passes", "recorder", "the cut cannot be recorded: no space left"]
+    assert model[0].out_features == 6
+    session.recorder = None
+    session.cut_("keep")
+    assert said[-1] == "the cut is recorded"
+    assert model[0].out_features == 4
+
+
+def test_a_ledger_does_not_tell_of_a_cut_that_was_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drop = shrinking(net(), ledger=tmp_path / "ledger.jsonl")
+
+    def late(*args: object) -> None:
+        raise CutError("too late")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_adopt", late)
+        with pytest.raises(CutError, match="too late"):
+            drop.drop()
+    assert drop.drop() is not None
+    text = (tmp_path / "ledger.jsonl").read_text()
+    assert text.count('"line": "cut"') == 1
+    assert text.count("\"cut\": 2") == 0
+
+
+def test_a_ledger_that_was_removed_is_named(tmp_path: Path) -> None:
+    drop = shrinking(net(0), ledger=tmp_path / "ledger.jsonl")
+    drop.drop()
+    (tmp_path / "ledger.jsonl").unlink()
+    with pytest.raises(InputError, match=r"ledger\.jsonl' of this run's cuts is not there any more: No such file"):
+        drop.drop()

@@ -229,3 +229,19 @@ def test_a_frozen_norm_is_not_moved_whatever_the_layer_before_it_does() -> None:
     model.norm.requires_grad_(False)
     with pytest.raises(InputError, match="is frozen"):
         pressing(model)
+
+
+def test_a_norm_without_statistics_is_one_too() -> None:
+    """Where a forward pass writes into its input, train mode shows another operator."""
+
+    def run(net: Any, x: Tensor) -> Tensor:
+        x = x.clone()
+        x[:, :, 0, 0] = 0.0
+        return net.head(net.norm(net.a(x)).relu())  # type: ignore[no-any-return]
+
+    norm = nn.BatchNorm2d(4, track_running_stats=False)
+    model = Net(run, a=conv(3, 4), norm=norm, head=conv(4, 2)).double()
+    drop = pressing(model, evidence="batch-proved", batch_size=2)
+    (target,) = drop.targets
+    assert not target.direct
+    assert [one.scale for one in target.norms] == ["norm.weight"]

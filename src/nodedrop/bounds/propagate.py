@@ -13,6 +13,7 @@ from ..tracing.graph import BUFFER, CONSTANT, GETITEM, INPUT, PARAMETER, Graph, 
 from . import rules as _rules  # noqa: F401  (registers every rule)
 from .domain import boxes
 from .interval import INF, Interval, point, unbounded
+from .learning import learned, stirred
 from .linear import tightened
 from .registry import RULES, Context, Result
 
@@ -48,6 +49,7 @@ def bound(
     memo: dict[Any, Any] | None = None,
     linear: bool = False,
     known: Mapping[str, Result] | None = None,
+    learning: bool = False,
 ) -> Bounds:
     """Bounds of every value for all inputs in the domain.
 
@@ -56,15 +58,19 @@ def bound(
     parameters (autocast). Calls for graphs of one module in one state may share a `memo`. With `linear`, values that
     activations read are bounded by linear relaxation as well, which costs a pass back through the graph for each of
     their elements. Values that are `known` are taken as they are, and no more is bounded than the outputs need beyond
-    them.
+    them. While weights are `learning`, a value that is 0 only as long as they are has no bound of 0.
     """
     context = Context(graph, tensors, batch_limit, dtype, memo={} if memo is None else memo)
     context.values.update(known or {})
     inputs = boxes(graph, domain)
     unknown: list[str] = []
+    taught = learned(graph, tensors) if learning else frozenset()
     with torch.no_grad():
         for node in graph.nodes if known is None else _missing(graph, known):
-            found = context.values[node.name] = _bound(context, node, inputs, unknown)
+            found = _bound(context, node, inputs, unknown)
+            if not taught.isdisjoint(node.inputs):
+                found = stirred(found) if isinstance(found, Interval) else tuple(map(stirred, found))
+            context.values[node.name] = found
             if linear and isinstance(found, Interval):
                 context.values[node.name] = tightened(context, node, found)
     return Bounds(graph, context.values, context.margins, tuple(unknown), _idle_weights(context))

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from ..errors import InputError
 from ..functional import NORM_PENALTY_FORMS, PENALTY_FORMS
-from ..functional.penalties import is_spare
+from ..functional.spared import is_spare
 from .data import SOURCES, TEXT
 from .networks import ACTIVATIONS, NETWORKS
 from .own import is_own

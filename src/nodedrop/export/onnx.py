@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..training.atomic import replacing
 from .align import align
 from .extras import needed
-from .program import Exported, cause, compared, names_of_outputs, program_of, quiet
+from .program import DifferenceError, Exported, cause, compared, names_of_outputs, program_of, quiet
 
 LARGEST = 2**31 - 2**24  # a file beyond two gigabytes would need others beside it
 FAST = 8  # ONNX Runtime's fast convolutions work in blocks of so many units; others may take two to three times as long
@@ -44,9 +44,19 @@ def write_onnx(model: nn.Module, example: Sequence[Tensor], path: Path, *, multi
     with replacing(path) as temporary:
         made.save(str(temporary))
         filled = _fill_up(temporary, multiple) if multiple > 1 else 0
-        session = opened(temporary)
-        differences = compared(model, example, lambda inputs: run(session, inputs), "the ONNX file")
+        try:
+            differences = _checked(model, example, temporary)
+        except DifferenceError:
+            if not filled:
+                raise
+            made.save(str(temporary))  # units of 0 that become infinite on their way to a weight of 0
+            filled, differences = 0, _checked(model, example, temporary)
     return Exported(path, path.stat().st_size, differences, filled, multiple)
+
+
+def _checked(model: nn.Module, example: Sequence[Tensor], path: Path) -> dict[int, float]:
+    session = opened(path)
+    return compared(model, example, lambda inputs: run(session, inputs), "the ONNX file")
 
 
 def _fill_up(path: Path, multiple: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,25 @@ class LedgerFile:
                     "file, move this one and 'cuts' away, or load the state of that run's NodeDrop"
                 )
             self._append([dict(self._header)])
-        elif self.path.stat().st_size > self.position:
-            os.truncate(self.path, self.position)
+            return
+        try:
+            if self.path.stat().st_size > self.position:
+                os.truncate(self.path, self.position)
+        except OSError as error:
+            why = error.strerror or error
+            raise InputError(f"the ledger '{self.path}' of this run's cuts is not there any more: {why}") from None
+
+    @contextmanager
+    def at(self, step: int) -> Iterator[None]:
+        """The cut of a step; if that is undone, so is what was written of it."""
+        self.step = step
+        self.begin()
+        before = self.position, self.last, self.cuts
+        try:
+            yield
+        except BaseException:
+            self.position, self.last, self.cuts = before
+            raise
 
     def write(self, record: CutRecord) -> None:
         """Add a cut and its units, on the disk before this returns."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 import torch
 from torch import Tensor
@@ -59,14 +60,18 @@ class Plan:
     def __bool__(self) -> bool:
         return bool(self.cuts)
 
+    @property
+    def digest(self) -> str:
+        """A short name of the set of units that go."""
+        return sha256(self.removed.numpy().tobytes()).hexdigest()[:12]
+
 
 @dataclass
 class _Search:
     structure: Structure
     certificates: Mapping[int, tuple[Certificates, ...]]
     blocked: Mapping[int, str]
-    constants: bool
-    unread: bool
+    learning: bool
     held: dict[int, str] = field(default_factory=dict)
     collapsed: list[str] = field(default_factory=list)
     cache: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -81,17 +86,17 @@ def plan(
     certificates: Sequence[Certificates],
     *,
     blocked: Mapping[int, str] | None = None,
-    constants: bool = True,
-    unread: bool = True,
+    learning: bool = False,
 ) -> Plan:
     """The largest set of labels that nothing outside the set depends on.
 
     Starts from all labels and takes out those that a remaining reader needs, until none is left: since outputs are
     pinned and the graph has no cycle, what is left changes no output. `blocked` are labels that must stay for a
-    reason found elsewhere.
+    reason found elsewhere. While weights are `learning`, constants and units that nobody reads yet have gradients, and
+    stay.
     """
     by_graph = group_certificates(structure, certificates)
-    search = _Search(structure, by_graph, blocked or {}, constants, unread)
+    search = _Search(structure, by_graph, blocked or {}, learning)
     removed = _candidates(search)
     while True:
         kinds = _drop_needed(search, removed)
@@ -108,6 +113,19 @@ def plan(
         dict(search.held),
         tuple(dict.fromkeys(search.collapsed)),
     )
+
+
+def independent_groups(structure: Structure, made: Plan) -> list[set[int]]:
+    """The labels that a plan removes, split into sets that share no tensor axis."""
+    groups: list[set[int]] = []
+    for slot in structure.slots:
+        owners = structure.representative[slot.labels].reshape(-1)
+        mine = set(owners[made.removed[owners]].tolist())
+        if mine:
+            joined = [group for group in groups if group & mine]
+            groups = [group for group in groups if not group & mine]
+            groups.append(mine.union(*joined))
+    return groups
 
 
 def group_certificates(
@@ -163,12 +181,12 @@ def _absorbed(search: _Search, number: int, reading: Read, removed: Tensor) -> T
         side = reading.sides[0]
         dead = _everywhere(_profile(c.zero(side.value), side.axes, sizes) for c in copies)
         fixed = torch.zeros_like(dead)
-        if reading.fold is not None and search.constants and len(copies) == 1:
+        if reading.fold is not None and not search.learning and len(copies) == 1:
             fixed = _constant_profile(search, reading)
         search.cache[number] = dead, fixed
     dead, fixed = search.cache[number]
     how = torch.full((len(dead),), -1)
-    if search.unread and reading.sides[0] != reading.sides[1]:
+    if not search.learning and reading.sides[0] != reading.sides[1]:
         gone = removed[search.rep]
         how[_everywhere(_idle(c, reading.sides[1], gone, sizes) for c in copies)] = UNREAD
         if reading.heads is not None:
@@ -340,6 +358,8 @@ def _foldings(search: _Search, removed: Tensor) -> list[Folding]:
         if reading.fold is None or reading.graph not in search.certificates or number not in search.cache:
             continue
         dead, fixed = search.cache[number]
+        if not bool(fixed.any()):
+            continue
         idle = _idle(search.certificates[reading.graph][0], reading.sides[1], removed[search.rep], (len(dead),))
         chosen = (fixed & ~dead & ~idle & removed[search.rep[reading.labels]]).nonzero().reshape(-1)
         if len(chosen):

@@ -14,6 +14,7 @@ BATCH_NORMS = frozenset(
         "aten._native_batch_norm_legit_no_training.default",
         "aten._native_batch_norm_legit_functional.default",
         "aten._native_batch_norm_legit.default",
+        "aten._native_batch_norm_legit.no_stats",
         "aten.native_batch_norm.default",
     }
 )

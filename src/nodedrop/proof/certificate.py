@@ -68,15 +68,27 @@ def prove(bounds: Bounds, evidence: Evidence = "proved") -> Certificates:
     return Certificates(bounds.graph, evidence, intervals, bounds.margins, bounds.unknown, bounds.idle)
 
 
-def observe(graph: Graph, tensors: Mapping[str, Tensor], samples: Sequence[Mapping[str, Any]]) -> Certificates:
-    """Certificates of what was seen on samples (inputs by name), and of nothing more."""
+def observe(
+    graph: Graph, tensors: Mapping[str, Tensor], samples: Sequence[Mapping[str, Any]], *, learning: bool = False
+) -> Certificates:
+    """Certificates of what was seen on samples (inputs by name), and of nothing more.
+
+    While weights are `learning`, those of 0 are tried as a little more, too.
+    """
     seen: dict[str, Interval] = {}
+    weights = [tensors, {name: _stirred(tensor) for name, tensor in tensors.items()}] if learning else [tensors]
     with torch.no_grad():
         for sample in samples:
-            for name, value in execute(graph, tensors, sample).items():
-                if isinstance(value, Tensor) and not value.is_complex():
-                    seen[name] = _merged(seen.get(name), value.detach().double().cpu(), graph.by_name[name].op)
+            for held in weights:
+                for name, value in execute(graph, held, sample).items():
+                    if isinstance(value, Tensor) and not value.is_complex():
+                        seen[name] = _merged(seen.get(name), value.detach().double().cpu(), graph.by_name[name].op)
     return Certificates(graph, "observed", seen, {})
+
+
+def _stirred(tensor: Tensor) -> Tensor:
+    """What is 0 and learns is not 0 for long."""
+    return tensor.detach().masked_fill(tensor == 0, torch.finfo(tensor.dtype).eps) if tensor.requires_grad else tensor
 
 
 def _merged(before: Interval | None, value: Tensor, op: str) -> Interval:

@@ -7,6 +7,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -18,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from ..errors import CollapseError, CutError, InputError
-from ..functional.penalties import check_spare, pressed
+from ..functional.spared import check_spare, pressed
 from ..intake import Options
 from ..ledger import LedgerFile
 from ..proof import Certificate, Evidence
@@ -152,7 +153,7 @@ class NodeDrop:
         if any(part in _IN_USE for part in inner.modules()) or any(inner in root.modules() for root in _IN_USE):
             raise InputError("this model, or a part of it, already has a NodeDrop; use that one, or close() it first")
         options = Options(
-            domain, evidence, batch_size=batch_size, samples=samples, dtype=dtype, constants=False, unread=False
+            domain, evidence, batch_size=batch_size, samples=samples, dtype=dtype, learning=True
         )
         self._ranks = None if wrapper is None else Ranks(wrapper, timeout)
         agree = None if self._ranks is None else self._ranks.agree
@@ -254,11 +255,9 @@ class NodeDrop:
         if self._ranks is not None:
             self._ranks.agree(f"drop() after step {self.step}")
             self._ranks.share_buffers()
-        if self.ledger is not None:
-            self.ledger.step = self.step
-            self.ledger.begin()
         known = self.refused
-        outcome = self._session.cut_(self.on_collapse)
+        with nullcontext() if self.ledger is None else self.ledger.at(self.step):
+            outcome = self._session.cut_(self.on_collapse)
         warn_refused({layer: why for layer, why in self.refused.items() if layer not in known})
         if outcome.removed:
             self._refresh()

@@ -16,13 +16,12 @@ from ..bounds import Interval
 from ..errors import InputError
 from ..functional.penalties import (
     check_constant,
-    check_multiple,
-    sum_units,
     unit_penalties,
     unit_penalties_bn,
     unit_penalties_gn,
     unit_penalties_ln,
 )
+from ..functional.spared import check_multiple, sum_units
 from ..functional.units import check_count
 from .targets import Behind, Target
 

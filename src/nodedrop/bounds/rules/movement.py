@@ -164,7 +164,7 @@ def _written(base: Interval, source: Interval, axis: int, where: slice, node: No
 
 @rule("aten.index.Tensor", "aten.gather.default", "aten.index_select.default", "aten.take.default",
       "aten.masked_select.default", "aten.repeat_interleave.self_int", "aten.unfold.default",
-      "aten.im2col.default", "aten.take_along_dim.default", "aten.as_strided.default")
+      "aten.im2col.default", "aten.take_along_dim.default")
 def _picked(ctx: Context, node: Node) -> Result:
     """Some elements of the value, whichever: the hull of all of them (im2col pads with zero)."""
     value = ctx(node.args[0])

@@ -13,6 +13,7 @@ from ...functional import soft_clamped_relu
 from ...tracing.graph import Node, Ref
 from ..interval import INF, Ball, Interval
 from ..registry import RULES, Context, Result, rule
+from .normalisation import LEAST
 
 Function = Callable[[Tensor, Node], Tensor]
 
@@ -265,7 +266,9 @@ def _rms(ctx: Context, node: Node) -> Ball | None:
         epsilon = chain[1].args[1]
         last = tuple(int(d) for d in mean.args[1]) in ((-1,), (len(node.shape) - 1,))
         whole = len(mean.shape) == len(node.shape) and mean.shape[-1] == 1
-        if squared and last and whole and isinstance(epsilon, float) and epsilon > 0:
+        # beside a normal ε, what underflows of x² is no more than rounding
+        enough = max(LEAST, *(ctx.tiny(part) for part in (square, *chain)))
+        if squared and last and whole and isinstance(epsilon, float) and epsilon >= enough:
             ones = torch.ones(node.shape[-1], dtype=torch.float64)
             return Ball(ones, torch.zeros_like(ones), centred=False, slack=0.0)
     return None
