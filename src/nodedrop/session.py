@@ -173,6 +173,8 @@ class Session:
     @property
     def refused(self) -> dict[str, str]:
         """Layers with units that could not be cut although they are dead, and why."""
+        if not self.blocked:
+            return {}
         rep = self.structure.representative
         pairs = ((layer.name, label) for layer in self.structure.layers for label in rep[layer.labels].tolist())
         return {name: self.blocked[label] for name, label in pairs if label in self.blocked}
@@ -356,7 +358,7 @@ class Session:
     def _block_axes(self) -> None:
         """What failed a check by itself speaks for its axes, and these for others that share their labels: what a
         state tells is then all there is."""
-        known = -1
+        known = 0
         while known < len(self.blocked):
             known = len(self.blocked)
             self._block(self._blocked_slots())

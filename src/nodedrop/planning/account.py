@@ -77,12 +77,10 @@ def account(
     accounts: dict[tuple[str, int, int], Account] = {}
     by_graph = {number: found[0] for number, found in group_certificates(structure, certificates).items()}
     fixed = {item.weight: item for item in structure.fixed}
-    for layer in structure.layers:
-        key = (layer.weight, layer.axis, int(layer.places[0]))
-        if key in accounts or (layer.weight in fixed and bool((layer.labels == FIXED).all())):
-            continue
-        same = [item for item in structure.layers if (item.weight, item.axis, int(item.places[0])) == key]
-        accounts[key] = _account(structure, by_graph, plan, blocked, layer, same, modes, origin)
+    for key, uses in structure.uses.items():
+        loose = (use for use in uses if use.weight not in fixed or not bool((use.labels == FIXED).all()))
+        if (layer := next(loose, None)) is not None:
+            accounts[key] = _account(structure, by_graph, plan, blocked, layer, uses, modes, origin)
     told = {weight for weight, _, _ in accounts}
     return (*_merged(accounts.values()), *(_whole(item) for item in fixed.values() if item.weight not in told))
 
@@ -107,7 +105,7 @@ def _account(
     plan: Plan,
     blocked: Mapping[int, str],
     layer: Layer,
-    same: list[Layer],
+    uses: list[Layer],
     modes: tuple[str, ...],
     origin: Mapping[tuple[str, int], list[int]],
 ) -> Account:
@@ -117,7 +115,7 @@ def _account(
     names: list[str] = []
     without: list[str] = []
     edges: list[float] = []
-    for item in same:
+    for item in uses:
         certificates = by_graph.get(item.graph)
         met = reach(structure, item)
         without += met.without

@@ -36,8 +36,7 @@ def normalises_batches(program: Program) -> bool:
 def reach(structure: Structure, layer: Layer) -> Reach:
     """Follow a layer's output through operators that keep its units, up to the first activations."""
     graph, values = structure.program.graphs[layer.graph], structure.values[layer.graph]
-    reading = {read.node for read in structure.reads if read.graph == layer.graph}
-    reading |= {other.node for other in structure.layers if other.graph == layer.graph}  # also where nothing can be cut
+    reading = structure.reading[layer.graph]
     zero: list[str] = []
     without: list[str] = []
     frontier, seen = [layer.node], {layer.node}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -189,6 +190,20 @@ class Structure:
     regroups: Mapping[str, Tensor]
     sized: tuple[tuple[str, Tensor], ...]
     values: tuple[Mapping[str, Outcome], ...]
+
+    @cached_property
+    def uses(self) -> Mapping[tuple[str, int, int], list[Layer]]:
+        """Layers by weight, axis and first place: the uses of the same units, in forward order."""
+        found: dict[tuple[str, int, int], list[Layer]] = {}
+        for layer in self.layers:
+            found.setdefault((layer.weight, layer.axis, int(layer.places[0])), []).append(layer)
+        return found
+
+    @cached_property
+    def reading(self) -> tuple[frozenset[str], ...]:
+        """For each graph, the nodes that read units one by one, also where nothing can be cut."""
+        nodes = [(read.graph, read.node) for read in self.reads] + [(layer.graph, layer.node) for layer in self.layers]
+        return tuple(frozenset(node for graph, node in nodes if graph == k) for k in range(len(self.program.graphs)))
 
 
 def structure(program: Program) -> Structure:
