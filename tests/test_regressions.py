@@ -602,7 +602,7 @@ def test_modes_that_compute_the_same_share_a_graph(between: nn.Module, graphs: i
     assert [len(program.in_mode(mode)) for mode in ("eval", "train")] == [1, 1]
     silence(net[0], DEAD)
     for mode, stated in (("both", ("eval", "train")), ("train", ("train",)), ("eval", ("eval",))):
-        analysis = nd.analyze(net, torch.rand(2, 3), mode=mode, constants=False)
+        analysis = nd.analyze(net, torch.rand(2, 3), mode=mode, learning=True)
         assert all(certificate.modes == stated for certificate in analysis.removable)
 
 
