@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Any, Literal
@@ -14,8 +14,9 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .bounds.domain import boxes, described
-from .errors import InputError
+from .errors import CutError, InputError
 from .proof import Evidence
+from .surgery import outputs
 from .tracing import Graph, split_inputs, tensors_of
 
 _PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -183,6 +184,15 @@ def _around(lo: float, hi: float, dtype: torch.dtype) -> str:
     return f"({floor(lo / step) * step:.4g}, {ceil(hi / step) * step:.4g})"
 
 
+def require_running(module: nn.Module, example_inputs: Any) -> None:
+    """The exporter alone would accept some examples that the module does not."""
+    try:
+        outputs(module, [example_inputs])
+    except CutError as error:
+        shapes = [tuple(v.shape) for v in tensor_inputs(example_inputs)]
+        raise InputError(f"the model does not run on the example inputs of shape {shapes}: {error}") from None
+
+
 def samples_of(graph: Graph, samples: Any) -> list[dict[str, Any]]:
     """Batches of inputs by the names of the graph's input nodes; each is of the example's shape but for its length."""
     batches, nodes = samples if isinstance(samples, list) else [samples], [n for n in graph.inputs if n.is_tensor]
@@ -202,3 +212,20 @@ def batch_of(graph: Graph) -> int:
     """The first axis of the first input."""
     shapes = [node.shape for node in graph.inputs if node.is_tensor and node.shape]
     return shapes[0][0] if shapes else 1
+
+
+def uncounted(tensors: Iterable[Tensor]) -> str | None:
+    """Arithmetic that torch, as it is set up, may use for float32, and that proofs do not count; None without any."""
+    kinds = {tensor.device.type for tensor in tensors if tensor.dtype == torch.float32}
+    if kinds and torch.get_float32_matmul_precision() != "highest":
+        remedy = "torch.set_float32_matmul_precision('highest')"
+        return f"sums of float32 may be computed more coarsely than proofs count, unless you call {remedy}"
+    if "cuda" in kinds and _convolves_in_tf32():
+        remedy = "torch.backends.cudnn.allow_tf32 = False"
+        return f"convolutions of float32 may be computed in TF32, which proofs do not count, unless you set {remedy}"
+    return None
+
+
+def _convolves_in_tf32() -> bool:
+    setting = getattr(torch.backends.cudnn, "conv", None)  # not in every torch
+    return bool(torch.backends.cudnn.allow_tf32 if setting is None else setting.fp32_precision == "tf32")

@@ -21,9 +21,10 @@ from .intake import (
     optimizers_of,
     probe,
     require_inside,
+    require_running,
     same_tensors,
     samples_of,
-    tensor_inputs,
+    uncounted,
     usable,
 )
 from .planning import Plan, Structure, account, disagreement, plan, shrink, structure
@@ -88,7 +89,7 @@ class Session:
         # In another autocast state a cut would find other operators than were traced here; its cache may be stale.
         state = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind), False
         self._casting = partial(torch.autocast, kind, *state)
-        self._require_running()
+        require_running(self.module, example_inputs)
         self.structure = structure(trace(self.module, example_inputs))
         require_inside(self.program.graphs[0], example_inputs, options.domain)
         self._probes = [example_inputs, probe(self.program.graphs[0], example_inputs, options.domain)]
@@ -377,16 +378,10 @@ class Session:
             notes.append(f"one unit was kept in {', '.join(proposal.collapsed)}, where all could go")
         if not self._in_parts:
             notes.append(scope(self.domain.values(), self.options.evidence))
+        if self.options.evidence != "observed" and (other := uncounted(tensors_of(self.module).values())):
+            notes.append(other)
         accounts = account(self.structure, certificates, proposal, self.blocked, self.options.modes, self._moved())
         return Analysis(accounts, self.options.evidence, self.options.modes, tuple(notes))
-
-    def _require_running(self) -> None:
-        """The exporter alone would accept some examples that the module does not."""
-        try:
-            outputs(self.module, [self.example_inputs])
-        except CutError as error:
-            shapes = [tuple(v.shape) for v in tensor_inputs(self.example_inputs)]
-            raise InputError(f"the model does not run on the example inputs of shape {shapes}: {error}") from None
 
 
 def _key(slot: tuple[str, int]) -> str:

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 import nodedrop as nd
 from nodedrop.errors import CutError, InputError
-from nodedrop.intake import Options
+from nodedrop.intake import Options, uncounted
 from nodedrop.session import Session
 from nodedrop.training import NodeDrop, schedules
 from nodedrop.training.refusals import warn_refused
@@ -434,3 +434,21 @@ def test_a_ledger_that_was_removed_is_named(tmp_path: Path) -> None:
     (tmp_path / "ledger.jsonl").unlink()
     with pytest.raises(InputError, match=r"ledger\.jsonl' of this run's cuts is not there any more: No such file"):
         drop.drop()
+
+
+def test_arithmetic_that_proofs_do_not_count_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    with pytest.warns(UserWarning, match=r"more coarsely than proofs count.*precision\('highest'\)"):
+        shrinking(net())
+    assert any("more coarsely" in note for note in nd.analyze(net(), torch.rand(2, 4)).notes)
+    assert uncounted(net().double().parameters()) is None, "double precision is left alone"
+
+
+@pytest.mark.parametrize(("tf32", "said"), [(True, True), (False, False)])
+def test_convolutions_in_tf32_are_said(tf32: bool, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnACard:
+        device, dtype = torch.device("cuda"), torch.float32
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
+    words = uncounted([OnACard()])  # type: ignore[list-item]
+    assert ("TF32" in words if words is not None else False) == said

@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..errors import CollapseError, CutError, InputError
 from ..functional.spared import check_spare, pressed
-from ..intake import Options
+from ..intake import Options, uncounted
 from ..ledger import LedgerFile
 from ..proof import Certificate, Evidence
 from ..session import OnCollapse, Outcome, Session
@@ -183,8 +183,10 @@ class NodeDrop:
         still = [target.layer for target in self.targets if not self._trained(target)]
         if len(still) == len(self.targets):
             raise InputError("every layer that NodeDrop could act on is frozen: requires_grad is False")
-        if still:
-            warnings.warn(f"the penalty does not move {', '.join(still)}: requires_grad is False", stacklevel=2)
+        frozen = f"the penalty does not move {', '.join(still)}: requires_grad is False" if still else None
+        for words in (frozen, uncounted(self.model.parameters()) if evidence != "observed" else None):
+            if words is not None:
+                warnings.warn(words, stacklevel=2)
         self._require_layers("lam_of", self.lam_of)
         self._require_layers("spare_of", self.spare_of)
         for _, named, _, _ in self._terms:
@@ -192,8 +194,7 @@ class NodeDrop:
         self._watch = InputWatch(model, self._session.domain, batch_size, dtype) if check_inputs else None
         self._holds = True
         _IN_USE.add(self.model)
-        self._collapsed: tuple[str, ...] = ()
-        self.step = 0
+        self.step, self._collapsed = 0, tuple[str, ...]()
         self.events: list[DropEvent] = []
         self._pending: weakref.WeakSet[_Token] = weakref.WeakSet()
 
