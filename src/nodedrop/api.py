@@ -8,6 +8,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Literal
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -41,6 +42,7 @@ def analyze(module: nn.Module, example_inputs: Any, domain: Any = (0.0, 1.0), **
     return _with_hint(session, session.analysis())
 
 
+@torch.inference_mode(False)  # weights that are made under it could not be trained
 def compact_(
     module: nn.Module,
     example_inputs: Any,
@@ -55,7 +57,9 @@ def compact_(
 
     All or nothing: the smaller module is compared with the original on the example, in train and eval mode, before
     anything is final. A cut that would leave a layer without units is an error, or with `on_collapse="keep"` leaves
-    one unit. `ledger` is a file to write the certificates to, which `nodedrop.verify` checks.
+    one unit. `ledger` is a file to write the certificates to, which `nodedrop.verify` checks. With an `optimizer`
+    training goes on, and what still has gradients stays: constants, units that nobody reads yet, and those that are 0
+    only by their weights (`learning=False` takes them, too).
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -68,7 +72,7 @@ def compact_(
     """
     if on_collapse not in ("error", "keep"):
         raise InputError(f"on_collapse must be 'error' or 'keep', not {on_collapse!r}")
-    chosen = _options(domain, options)
+    chosen = _options(domain, {"learning": optimizer is not None, **options})
     if ledger is not None and chosen.bounds == "linear":
         raise InputError(
             "a ledger holds bounds that `nodedrop verify` derives again, and it knows intervals alone; leave ledger= "
@@ -103,8 +107,9 @@ def _with_hint(session: Session, analysis: Analysis) -> Analysis:
 def _options(domain: Any, options: Mapping[str, Any]) -> Options:
     known = list(Options.__dataclass_fields__)
     if strange := sorted(set(options) - set(known)):
-        near = "".join(f", did you mean {name}=?" for name in get_close_matches(strange[0], known, 1))
-        raise InputError(f"unknown option '{strange[0]}'{near or ';'} there are {', '.join(known)}")
+        named = [*known, "optimizer", "on_collapse", "ledger"]  # the last three of compact_ alone
+        near = "".join(f", did you mean {name}=?" for name in get_close_matches(strange[0], named, 1))
+        raise InputError(f"unknown option '{strange[0]}'{near or ';'} there are {', '.join(named)}")
     return Options(domain=domain, **options)
 
 

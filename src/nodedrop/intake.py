@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .bounds.domain import boxes, described
+from .bounds.rounding import unit_roundoff
 from .errors import CutError, InputError
 from .proof import Evidence
 from .surgery import outputs
@@ -184,6 +185,11 @@ def _around(lo: float, hi: float, dtype: torch.dtype) -> str:
     return f"({floor(lo / step) * step:.4g}, {ceil(hi / step) * step:.4g})"
 
 
+def differentiable(value: Any) -> Any:
+    """A tensor that was made under `torch.inference_mode()` as one that autograd takes; all else as it is."""
+    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
+
+
 def require_running(module: nn.Module, example_inputs: Any) -> None:
     """The exporter alone would accept some examples that the module does not."""
     try:
@@ -224,6 +230,21 @@ def uncounted(tensors: Iterable[Tensor]) -> str | None:
         remedy = "torch.backends.cudnn.allow_tf32 = False"
         return f"convolutions of float32 may be computed in TF32, which proofs do not count, unless you set {remedy}"
     return None
+
+
+def too_long(weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> str | None:
+    """Sums with so many terms that their rounding may be as large as they are, whatever the bias; None without any."""
+    coarse = {}
+    for name, weight in weights.items():
+        kind = max((weight.dtype, dtype or weight.dtype), key=unit_roundoff)
+        if weight.numel() / len(weight) * unit_roundoff(kind) >= 0.5:
+            coarse[name] = kind
+    if not coarse:
+        return None
+    return (
+        f"nothing can be proved of {', '.join(coarse)}: sums of so many terms, if they are accumulated in "
+        f"{next(iter(coarse.values()))}, may be off by as much as they are"
+    )
 
 
 def _convolves_in_tf32() -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
 from .analysis import Analysis, scope
 from .bounds import Interval, bound
@@ -18,12 +19,14 @@ from .errors import CollapseError, CutError, InputError
 from .intake import (
     Options,
     batch_of,
+    differentiable,
     optimizers_of,
     probe,
     require_inside,
     require_running,
     same_tensors,
     samples_of,
+    too_long,
     uncounted,
     usable,
 )
@@ -56,12 +59,9 @@ class Outcome:
     @property
     def collapsed(self) -> tuple[str, ...]:
         """Layers of which one unit is left, and that one is dead."""
-        found = []
-        for item in self.analysis.accounts:
-            left = [unit for unit in item.units if unit.status != "removed"]
-            if item.activation and len(left) == 1 and left[0].bound is not None and left[0].bound <= item.edge:
-                found.append(item.layer)
-        return tuple(found)
+        kept = ((item, [unit for unit in item.units if unit.status != "removed"]) for item in self.analysis.accounts)
+        alone = ((item, left[0].bound) for item, left in kept if item.activation and len(left) == 1)
+        return tuple(item.layer for item, bound in alone if bound is not None and bound <= item.edge)
 
 
 class Session:
@@ -82,6 +82,7 @@ class Session:
     ) -> None:
         self._agree = agree if agree is not None else lambda statement: None
         self.recorder: Callable[[Plan, Outcome, Mapping[str, Tensor]], None] | None = None
+        example_inputs = tree_map(differentiable, example_inputs)
         self.module, self.example_inputs, self.options = usable(module), example_inputs, options
         self.optimizers = optimizers_of(self.module, optimizer)
         self.copies = [same_tensors(self.module, item) for item in copies]
@@ -378,8 +379,10 @@ class Session:
             notes.append(f"one unit was kept in {', '.join(proposal.collapsed)}, where all could go")
         if not self._in_parts:
             notes.append(scope(self.domain.values(), self.options.evidence))
-        if self.options.evidence != "observed" and (other := uncounted(tensors_of(self.module).values())):
-            notes.append(other)
+        if self.options.evidence != "observed":
+            own = tensors_of(self.module)
+            sums = {layer.name: own[layer.weight] for layer in self.structure.layers}
+            notes += filter(None, (too_long(sums, self.options.dtype), uncounted(own.values())))
         accounts = account(self.structure, certificates, proposal, self.blocked, self.options.modes, self._moved())
         return Analysis(accounts, self.options.evidence, self.options.modes, tuple(notes))
 

@@ -216,3 +216,20 @@ def test_strides_may_leave_the_value_they_are_given() -> None:
     for graph in trace(Strided(), (torch.rand(3, 2),)).graphs:
         bounds = bound(graph, {}, (0.0, 1.0))
         assert float(bounds[graph.outputs[0]].hi) >= 1.0
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "neg", "mul", "sum"])
+def test_whole_numbers_come_back_at_the_other_end(name: str) -> None:
+    class Whole(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            forms = {"add": lambda: x + 60, "sub": lambda: x - 60, "neg": lambda: -x, "mul": lambda: x * 3,
+                     "sum": lambda: x.sum(1, dtype=torch.uint8)}  # fmt: skip
+            return forms[name]().float()
+
+    model, example = Whole(), torch.tensor([[7, 200], [1, 255]], dtype=torch.uint8)
+    graph = trace(model, (example,)).graphs[0]
+    bounds, out = bound(graph, {}, (0, 255)), graph.outputs[0]
+    y = model(torch.arange(256, dtype=torch.uint8).reshape(-1, 2))
+    assert float(bounds[out].lo.min()) <= float(y.min())
+    assert float(y.max()) <= float(bounds[out].hi.max())
+    assert float(bounds[out].lo.min()) >= 0, "and no further than the type goes"

@@ -452,3 +452,68 @@ def test_convolutions_in_tf32_are_said(tf32: bool, said: bool, monkeypatch: pyte
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
     words = uncounted([OnACard()])  # type: ignore[list-item]
     assert ("TF32" in words if words is not None else False) == said
+
+
+def test_a_norm_that_is_frozen_later_is_another_program() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    drop = shrinking(model)
+    drop.drop()
+    model.eval()
+    drop.drop()
+    model.train()
+    model[1].eval()
+    with pytest.raises(InputError, match=r"^'1' is in another mode than the model.*set the modes first"):
+        drop.drop()
+    drop.close()
+    frozen = shrinking(model)
+    frozen.drop()
+    model.train()
+    with pytest.raises(InputError, match=r"^'1' is in another mode"):
+        frozen.drop()
+
+
+def test_larger_samples_are_said_once() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2))
+    drop = shrinking(model, torch.rand(2, 3, 8, 8))
+    model(torch.rand(5, 3, 8, 8))
+    model(torch.rand(5, 3, 6, 8))
+    drop.drop()
+    model(torch.rand(5, 3, 8, 9))
+    with pytest.warns(UserWarning, match=r"shape \(5, 3, 8, 9\) .* larger samples than the example, of shape \(2, 3"):
+        drop.drop()
+    model(torch.rand(5, 3, 9, 9))
+    drop.drop()
+
+
+def test_a_cut_under_inference_mode_leaves_weights_that_train() -> None:
+    model = net()
+    with torch.inference_mode():
+        assert nd.compact_(model, torch.rand(2, 4)).removed
+    model(torch.rand(3, 4)).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+def test_with_an_optimizer_what_learns_stays() -> None:
+    """Nobody reads these units yet."""
+    model = net(0)
+    nn.init.zeros_(model[2].weight[:, :3])
+    other = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    assert not nd.compact_(model, torch.rand(2, 4), optimizer=optimizer).removed
+    assert len(nd.compact_(other, torch.rand(2, 4)).removed) == 3
+    assert len(nd.compact_(model, torch.rand(2, 4), optimizer=optimizer, learning=False).removed) == 3
+
+
+@pytest.mark.parametrize(("terms", "dtype", "said"), [
+    (200, torch.bfloat16, True), (60, torch.bfloat16, False), (200, None, False), (600, torch.float16, False),
+    (1200, torch.float16, True),
+])  # fmt: skip
+def test_sums_that_are_too_long_for_their_precision_are_named(
+    terms: int, dtype: torch.dtype | None, said: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(terms, 6), nn.ReLU(), nn.Linear(6, 2))
+    nn.init.constant_(model[0].bias[:2], -1e4)
+    analysis = nd.analyze(model, torch.rand(2, terms), dtype=dtype)
+    assert any("nothing can be proved of 0: sums of so many terms" in note for note in analysis.notes) == said
+    assert bool(analysis.removable) != said

@@ -12,13 +12,14 @@ from torch import Tensor
 from ..tracing.graph import BUFFER, CONSTANT, GETITEM, INPUT, PARAMETER, Graph, Node
 from . import rules as _rules  # noqa: F401  (registers every rule)
 from .domain import boxes
-from .interval import INF, Interval, point, unbounded
+from .interval import INF, Interval, between, point, unbounded
 from .learning import learned, stirred
 from .linear import tightened
 from .registry import RULES, Context, Result
 
 # Tests set this, so that a rule that fails is an error and not merely an operator without a rule.
 STRICT = False
+_WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,21 @@ def _bound(context: Context, node: Node, inputs: Mapping[str, Interval], unknown
         unknown.append(node.name)
         shapes = [shape or () for shape in node.shapes] or [()]  # some return nothing
         return unbounded(shapes[0]) if len(shapes) == 1 else tuple(map(unbounded, shapes))
-    return result
+    if not any(dtype in _WHOLE for dtype in node.dtypes):
+        return result
+    if isinstance(result, Interval):
+        return _wrapped(result, node.dtypes[0])
+    return tuple(_wrapped(one, dtype) for one, dtype in zip(result, node.dtypes, strict=True))
+
+
+def _wrapped(value: Interval, dtype: torch.dtype | None) -> Interval:
+    """Whole numbers that leave the range of their type come back at its other end."""
+    if dtype not in _WHOLE:
+        return value
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    if bool((value.lo >= least).all()) and bool((value.hi <= most).all()):
+        return value
+    return between(least, most, value.shape)
 
 
 def _idle_weights(context: Context) -> dict[str, Tensor]:

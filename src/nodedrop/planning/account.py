@@ -151,7 +151,7 @@ def _account(
         if reason is None and bound is None:
             reason = missing
         if reason is None and top is not None and top <= edge:
-            reason = "dead, but joined with units that are alive"
+            reason = "dead, but joined with units that are alive, or read by what is not 0 at 0"
         units.append(Unit(layer.name, index, "pinned" if reason else "alive", top, reason or ""))
     return Account(layer.name, tuple(units), names[0] if names else "", edge)
 

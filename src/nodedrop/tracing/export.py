@@ -82,6 +82,11 @@ def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
     with _quiet(), undisturbed(module):
         if module.training != (mode == "train"):
             module.train(mode == "train")
+        if buffer := _rebound(module, args, kwargs):
+            raise TraceError(
+                f"{name} cannot be traced in {mode} mode: its forward puts another tensor in the place of the buffer "
+                f"'{buffer}', which a trace does not show (write into it, with copy_() or +=)"
+            )
         before = draws()
         try:
             program = torch.export.export(module, args, kwargs, strict=False)
@@ -105,6 +110,26 @@ def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
             "(move the selection out of the model, or multiply by a mask instead)"
         )
     return graph
+
+
+def _rebound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """A buffer that is another tensor after a pass, with other values; "" if there is none."""
+    held = [
+        (f"{path}.{name}".lstrip("."), child, name, value)
+        for path, child in module.named_modules()
+        for name, value in child._buffers.items() if value is not None
+    ]  # fmt: skip
+    try:
+        with undisturbed(module), torch.no_grad():
+            module(*args, **kwargs)
+            now = [(path, value, child._buffers.get(name)) for path, child, name, value in held]
+            return next((path for path, old, new in now if new is not old and not _alike(old, new)), "")
+    except Exception:
+        return ""  # the exporter has more to say
+
+
+def _alike(old: Tensor, new: Tensor | None) -> bool:
+    return new is not None and old.shape == new.shape and old.dtype == new.dtype and torch.equal(old, new)
 
 
 def _convert(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -38,6 +39,7 @@ class InputWatch:
         own = {p.dtype for p in model.parameters() if p.is_floating_point() and p.dtype != torch.float64}
         self._proved = [(item, dtype or item) for item in own]  # autocast leaves double precision alone
         self._cast = set[torch.dtype]()
+        self._sizes, self._told = set[tuple[str, tuple[int, ...]]](), False
         self._hook = model.register_forward_pre_hook(_Hook(self), with_kwargs=True)
 
     def close(self) -> None:
@@ -57,7 +59,11 @@ class InputWatch:
             self._batch = max(self._batch, self._samples(given[self._first]))
         for name, value in given.items():
             box = self._domain.get(name)
-            if box is None or not _is_limited(box) or not value.numel():
+            if box is None:
+                continue
+            if not self._told and _is_larger(value.shape, box.shape):
+                self._sizes.add((name, tuple(value.shape)))
+            if not _is_limited(box) or not value.numel():
                 continue
             ends = _extremes(value.detach(), box.lo)
             if ends is not None:
@@ -77,6 +83,14 @@ class InputWatch:
         """An error if a pass since the last check is not what the proofs speak of."""
         seen, batch, cast = self._seen, self._batch, self._cast
         self._seen, self._batch, self._cast = {}, 0, set()
+        for name, shape in sorted(self._sizes)[:1]:
+            self._sizes, self._told = set(), True
+            warnings.warn(
+                f"a batch of shape {shape} for input '{name}' has larger samples than the example, of shape "
+                f"{self._domain[name].shape}: where the model sums over them, proofs hold up to the example's size; "
+                "give an example of the largest size you train with",
+                stacklevel=3,
+            )
         if self._largest is not None and batch > self._largest:
             raise InputError(
                 f"a training batch had as many values as {batch} samples of the example's size, but the proofs hold up "
@@ -99,6 +113,20 @@ class InputWatch:
                 )
 
 
+def odd_modes(model: nn.Module) -> frozenset[str]:
+    """Modules that are not in the mode of the whole: batch norms that are frozen in eval mode, say."""
+    return frozenset(name for name, child in model.named_modules() if child.training != model.training)
+
+
+def require_modes(model: nn.Module, known: frozenset[str]) -> None:
+    """An error if a part is in train and another in eval mode that were not when the proofs were made for them."""
+    if model.training and (strange := sorted(odd_modes(model) ^ known)):
+        raise InputError(
+            f"'{strange[0]}' is in another mode than the model, or was when the NodeDrop was made, and the proofs "
+            "speak of the parts as they were; set the modes first, and make the NodeDrop then"
+        )
+
+
 class _Hook:
     """What stays on the model: it keeps nothing alive, and copies and pickles of the model get an empty one."""
 
@@ -112,6 +140,11 @@ class _Hook:
 
     def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
         return _Hook, ()
+
+
+def _is_larger(shape: Sequence[int], example: Sequence[int]) -> bool:
+    """Whether samples are larger than those of the example, in some direction."""
+    return len(shape) == len(example) and any(own > size for own, size in zip(shape[1:], example[1:], strict=True))
 
 
 def _is_limited(box: Interval) -> bool:

@@ -26,7 +26,7 @@ from ..proof import Certificate, Evidence
 from ..session import OnCollapse, Outcome, Session
 from ..tracing import tensors_of
 from .cost import factors
-from .inputs import InputWatch
+from .inputs import InputWatch, odd_modes, require_modes
 from .late import late
 from .ranks import Ranks, unwrapped
 from .refusals import warn_refused
@@ -192,7 +192,7 @@ class NodeDrop:
         for _, named, _, _ in self._terms:
             check_spare(self._spare(0) if named is None else named, multiple)
         self._watch = InputWatch(model, self._session.domain, batch_size, dtype) if check_inputs else None
-        self._holds = True
+        self._holds, self._modes = True, odd_modes(self.model)
         _IN_USE.add(self.model)
         self.step, self._collapsed = 0, tuple[str, ...]()
         self.events: list[DropEvent] = []
@@ -253,6 +253,7 @@ class NodeDrop:
             )
         if self._watch is not None:
             self._watch.check()
+            require_modes(self.model, self._modes)
         if self._ranks is not None:
             self._ranks.agree(f"drop() after step {self.step}")
             self._ranks.share_buffers()
@@ -275,10 +276,9 @@ class NodeDrop:
         return event
 
     def _event(self, outcome: Outcome) -> DropEvent:
-        units = sum(self.widths.values())
-        parameters = sum(p.numel() for p in self.model.parameters())
+        sizes = sum(p.numel() for p in self.model.parameters()), sum(self.widths.values())
         return DropEvent(
-            self.step, outcome.removed, parameters, units, outcome.difference, outcome.eval_change, outcome.collapsed
+            self.step, outcome.removed, *sizes, outcome.difference, outcome.eval_change, outcome.collapsed
         )
 
     def _warn(self, news: list[str]) -> None:
