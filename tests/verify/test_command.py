@@ -150,3 +150,19 @@ def test_nothing_is_said_of_inputs_where_there_is_nothing_to_say(files: dict[str
     assert done.exit_code == 1
     assert "inputs: \n" not in done.output
     assert not done.output.rstrip().endswith("inputs:")
+
+
+def test_what_is_no_question_is_refused() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.rand(2, 4)
+    for given, options, words in [
+        (("m", model, x), {}, "before must be an nn.Module, not str"),
+        ((model, None, x), {}, "after must be an nn.Module, not NoneType"),
+        ((model, model, "x"), {}, "example_inputs must be a tensor, a tuple or a dict"),
+        ((model, model, x), {"ledger": "nowhere.jsonl"}, r"there is no ledger 'nowhere\.jsonl'"),
+        ((model, model, x), {"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ((model, model, x), {"modes": "evil"}, "modes are eval, train or both, not"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=words):
+            nd.verify(*given, **options)
+    assert nd.verify(model, model, x, modes="eval").modes == ("eval",)
+    assert nd.verify(model, model, x, modes="both").modes == ("eval", "train")

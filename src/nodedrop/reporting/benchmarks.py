@@ -215,7 +215,8 @@ def beside(record: Record, races: Mapping[str, Record]) -> Table:
                 differs["lr of the dense network"] = rate
             time = row["nodedrop"]["seconds"] / row["dense"]["seconds"]
             excess = row["nodedrop"]["test_error"] - row["dense"]["test_error"]
-            words = ", ".join(f"{key} = {value}" for key, value in differs.items()) or "nothing"
+            told = (f"without {key}" if value == "" else f"{key} = {value}" for key, value in differs.items())
+            words = ", ".join(told) or "nothing"
             rows.append((f"`{file}`", processor_of(other["machine"]), words, time, excess, row["dense"]["test_error"]))
     heads = (
         Column("record"), Column("processor"), Column("what differs in its recipe"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +22,7 @@ def verify(
     domain: Any = None,
     *,
     ledger: str | os.PathLike[str] | None = None,
-    modes: Sequence[str] = ("eval", "train"),
+    modes: str | Sequence[str] = ("eval", "train"),
     batch_size: int | None = None,
     dtype: torch.dtype | None = None,
     tries: int = 64,
@@ -44,7 +44,23 @@ def verify(
     """
     from .check import check
 
-    return check(before, after, example_inputs, domain, ledger, modes, batch_size, dtype, tries)
+    _require_sensible(before, after, example_inputs, ledger, batch_size)
+    chosen = {"both": ("eval", "train")}.get(modes, (modes,)) if isinstance(modes, str) else tuple(modes)
+    return check(before, after, example_inputs, domain, ledger, chosen, batch_size, dtype, tries)
+
+
+def _require_sensible(before: Any, after: Any, example_inputs: Any, ledger: Any, batch_size: Any) -> None:
+    """Refuse what is no question."""
+    for name, model in (("before", before), ("after", after)):
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"{name} must be an nn.Module, not {type(model).__name__}")
+    if not isinstance(example_inputs, torch.Tensor | Mapping | list | tuple):
+        kind = type(example_inputs).__name__
+        raise TypeError(f"example_inputs must be a tensor, a tuple or a dict of keyword inputs, not {kind}")
+    if ledger is not None and not os.path.isfile(ledger):
+        raise ValueError(f"there is no ledger '{os.fspath(ledger)}'")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
 
 
 def __getattr__(name: str) -> Any:
