@@ -27,7 +27,7 @@ def learned(graph: Graph, tensors: Mapping[str, Tensor | Interval]) -> frozenset
             (found if isinstance(tensor, Tensor) and tensor.requires_grad else fixed).add(node.name)
         elif node.op in (BUFFER, CONSTANT):
             fixed.add(node.name)
-        elif node.inputs and set(node.inputs) <= found | fixed:
+        elif node.inputs and all(name in found or name in fixed for name in node.inputs):
             (fixed if found.isdisjoint(node.inputs) else found).add(node.name)
     return frozenset(found)
 
