@@ -82,12 +82,7 @@ def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
     with _quiet(), undisturbed(module):
         if module.training != (mode == "train"):
             module.train(mode == "train")
-        if buffer := _rebound(module, args, kwargs):
-            raise TraceError(
-                f"{name} cannot be traced in {mode} mode: its forward puts another tensor in the place of the buffer "
-                f"'{buffer}', which a trace does not show (write into it, with copy_() or +=)"
-            )
-        before = draws()
+        replaced_buffers, before = _rebound(module, args, kwargs), draws()
         try:
             program = torch.export.export(module, args, kwargs, strict=False)
             without_idle_dropout(program)
@@ -101,6 +96,12 @@ def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
                 f"{name} cannot be traced in {mode} mode: its forward draws from Python's or NumPy's `random`, so one "
                 "trace does not tell what the next pass computes (use torch's random numbers, which are in the graph)"
             )
+    specs = program.graph_signature.output_specs
+    if unseen := replaced_buffers - {spec.target for spec in specs if spec.kind is OutputKind.BUFFER_MUTATION}:
+        raise TraceError(
+            f"{name} cannot be traced in {mode} mode: its forward puts another tensor in the place of the buffer "
+            f"'{min(unseen)}', which the trace does not show (write into it, with copy_() or +=)"
+        )
     graph = _convert(program, canonical_names(module), mode, replaced or {})
     loose = next((graph.by_name[n] for n in graph.by_name if n in graph.shapeless), None)
     if loose is not None:
@@ -112,8 +113,8 @@ def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
     return graph
 
 
-def _rebound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """A buffer that is another tensor after a pass, with other values; "" if there is none."""
+def _rebound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[str]:
+    """Buffers that are other tensors after a pass, with other values."""
     held = [
         (f"{path}.{name}".lstrip("."), child, name, value)
         for path, child in module.named_modules()
@@ -123,9 +124,9 @@ def _rebound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         with undisturbed(module), torch.no_grad():
             module(*args, **kwargs)
             now = [(path, value, child._buffers.get(name)) for path, child, name, value in held]
-            return next((path for path, old, new in now if new is not old and not _alike(old, new)), "")
+            return {path for path, old, new in now if new is not old and not _alike(old, new)}
     except Exception:
-        return ""  # the exporter has more to say
+        return set()  # the exporter has more to say
 
 
 def _alike(old: Tensor, new: Tensor | None) -> bool:

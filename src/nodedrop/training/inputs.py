@@ -61,7 +61,7 @@ class InputWatch:
             box = self._domain.get(name)
             if box is None:
                 continue
-            if not self._told and _is_larger(value.shape, box.shape):
+            if not self._told and self._largest is None and _is_larger(value.shape, box.shape):
                 self._sizes.add((name, tuple(value.shape)))
             if not _is_limited(box) or not value.numel():
                 continue
