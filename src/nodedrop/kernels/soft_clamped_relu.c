@@ -15,7 +15,7 @@
 
 /* A block is computed in steps so short that the processor overlaps many of them, and stays in the nearest cache
    between steps. Up to SERIAL values no second thread is worth waking, as in torch. */
-enum { BLOCK = 384, SERIAL = 1 << 15 };
+enum { BLOCK = 128, SERIAL = 1 << 15 };
 
 /* σ leaves 0 at v₀ = zero + rest. e^{−βv₀} = 1 − a turns σ into u − log(1 + w)/β, where u = v − v₀ and
    w = a·(e^{βu} − 1). Above v = 1 the term in u stays at `cap` = 1 − v₀, and the exponent is that of the mirror point.
