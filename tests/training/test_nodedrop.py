@@ -700,3 +700,25 @@ def test_batch_norms_bound_holds_up_to_the_batch_that_was_declared() -> None:
             with pytest.raises(InputError, match="but the proofs hold up to batch_size=16"):
                 drop.drop()
         del drop
+
+
+@pytest.mark.parametrize("domain", [(0.0, 1.0), (-2.0, 2.0)])
+@pytest.mark.parametrize("norm", [None, nn.LayerNorm(24), nn.GroupNorm(4, 24)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_penalty_keeps_no_copy_of_the_weights(dtype: torch.dtype, norm: nn.Module | None, domain: Any) -> None:
+    """All of them would be there beside the activations, until the penalty is differentiated."""
+    layers = [nn.Linear(24, 48), nn.ReLU(), nn.Linear(48, 2)]
+    model = nn.Sequential(*([norm] if norm is not None else []), *layers).to(dtype)
+    drop = NodeDrop(model, None, torch.rand(2, 24, dtype=dtype), lam=1.0, domain=domain)
+    own, kept = {p.untyped_storage().data_ptr() for p in model.parameters()}, list[int]()
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        penalty = drop.penalty()
+        assert max(kept, default=0) < 24 * 48 / 4
+    penalty.backward()
+    assert layers[0].weight.grad is not None
