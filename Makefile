@@ -42,8 +42,8 @@ types: $(VENV)/.dev ## mypy, strict on src
 docs: $(VENV)/.dev ## build the documentation as a site
 	$(BIN)/mkdocs build --strict --site-dir build/site
 
-bench: $(VENV)/.dev ## measure, and write the records to results/bench
-	$(BIN)/nodedrop bench --results results/bench
+bench: $(VENV)/.dev ## measure, write the records to results/bench and the page made of them
+	$(BIN)/nodedrop bench --results results/bench --page docs/benchmarks.md
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
