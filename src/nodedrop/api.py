@@ -27,8 +27,9 @@ def analyze(module: nn.Module, example_inputs: Any, domain: Any = (0.0, 1.0), **
     "batch-proved" (in training mode only, as the paper does with batch norm) or "observed" (on `samples`); `mode` says
     whether a proof must cover "both" train and eval mode (default) or one of them; `batch_size` declares the largest
     training batch, which batch norm's bound in training mode depends on; `dtype` is the lowest precision the module
-    will run in, if lower than its parameters'. With `learning`, what still has gradients stays. `bounds="linear"` follows values back to the inputs by linear
-    relaxation, which finds more and takes longer; "interval" (default) is as fast as a forward pass.
+    will run in, if lower than its parameters'. With `learning`, what still has gradients stays. `bounds="linear"`
+    follows values back to the inputs by linear relaxation, which finds more and takes longer; "interval" (default) is
+    as fast as a forward pass.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
