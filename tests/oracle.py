@@ -297,7 +297,7 @@ def _rows_hold(node: Node, value: Tensor, interval: Interval, dtype: torch.dtype
         eps = float(torch.finfo(dtype).eps)
         largest = float(((value - ball.shift) / ball.scale).norm(dim=-1).max())
         error = float((ball.shift.abs() / ball.scale.abs()).max()) + 128
-        reach = math.sqrt(width) * (math.hypot(1, ball.slack) + error * eps)
+        reach = math.sqrt(width) * (math.hypot(1, ball.slack) + error * eps) + float((ball.error / ball.scale).norm())
         if largest > reach:
             raise Violation(f"{node.op} ({dtype}): a row of norm {largest!r}, above {reach!r}")
 

@@ -106,8 +106,8 @@ def read_ledger(path: Path) -> tuple[Line, Line, list[Line]]:
         require(fine, f"line {number} of the ledger is none of its format")
         chained = line["prev"] == last and stated == sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()
         require(chained, f"line {number} of the ledger does not follow from the line before: one was changed or lost")
-        last = stated
-        lines.append(line)
+        last, lines = stated, [*lines, line]
+    need(len(lines) > 1, "the ledger has no cut: nothing was removed")
     header, cut, *units = lines
     require((header["format"], header["version"]) == ("nodedrop ledger", 1), "this is no nodedrop ledger of version 1")
     fine = {(line["cut"], line["step"]) for line in (cut, *units)} == {(1, cut["step"])} and cut["units"] == len(units)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from tests.oracle import INF, PRECISIONS, Tape
 
+from nodedrop.tracing import Graph
+
 Write = Callable[..., Any]
 
 
@@ -21,6 +23,10 @@ class Case:
     write: Callable[[Tape], Any]
     dtypes: tuple[torch.dtype, ...] = PRECISIONS
     options: dict[str, Any] = field(default_factory=dict)
+
+    def graph(self, tape: Tape) -> Graph:
+        """What was written; a limit on batches is one in train mode."""
+        return tape.graph("train" if "batch_limit" in self.options else "eval")
 
 
 CASES: dict[str, list[Case]] = {}

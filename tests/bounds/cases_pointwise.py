@@ -55,6 +55,27 @@ elementwise("aten.div.Tensor", "aten.div.Scalar", args=(-7,), boxes=("both signs
 elementwise("aten.div.Tensor", args=(0.1,))
 
 
+@case("aten.pow.Tensor_Scalar", samples=2, climbs=0)
+def large_powers(t: Tape, op: str) -> None:
+    """Some kernels take logarithms, so that the result is off by the size of its exponent."""
+    top = float(torch.finfo(t.dtype).max)
+    for power in (2.6, 4, 20, -2.6):
+        x = torch.linspace(top ** (0.9 / abs(power)), top ** (0.99 / abs(power)), 4096, dtype=torch.float64).to(t.dtype)
+        off = (x**power).double() / x.double() ** power - 1
+        for worst in (off.argmax(), off.argmin()):
+            t(op, t.input(64, lo=float(x[worst]), hi=float(x[worst])), power)
+
+
+@case("aten.softplus.default", samples=2, climbs=0)
+def products_before_an_exponential(t: Tape, op: str) -> None:
+    """β·x is rounded, so that e^{βx} is off by far more than its own rounding."""
+    x = torch.linspace(-26.0, -1.0, 4096).to(t.dtype)
+    real = torch.logaddexp(torch.zeros((), dtype=torch.float64), 3 * x.double()) / 3
+    off = torch.nn.functional.softplus(x, beta=3.0).double() / real - 1
+    for worst in (off.argmax(), off.argmin()):
+        t(op, t.input(64, lo=float(x[worst]), hi=float(x[worst])), 3.0)
+
+
 @case("aten.relu_.default", "aten.threshold_.default")
 def overwritten(t: Tape, op: str) -> None:
     x = t("aten.clone.default", t.input(2, 3, lo=-2.0, hi=1.0))

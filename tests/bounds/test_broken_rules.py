@@ -12,7 +12,7 @@ from tests.bounds.summation import check_orders, rising
 from tests.bounds.test_rules import CASES
 from tests.oracle import Tape, Violation, check_graph, check_tape
 
-from nodedrop.bounds import Interval
+from nodedrop.bounds import Interval, propagate, registry
 from nodedrop.bounds.registry import RULES
 from nodedrop.bounds.rules import contraction, normalisation
 from nodedrop.tracing.graph import Node
@@ -52,7 +52,7 @@ ATTAINED: dict[str, dict[str, str]] = {
     "creation": {
         "aten.embedding.default": "look_ups", "aten.dropout.default": "dropped", "aten.where.self": "choices",
         "aten.softmax.int": "shares", "aten.scaled_dot_product_attention.default": "attention",
-        "aten.ones.default": "made", "aten.gt.Scalar": "comparisons", "aten.tril.default": "moves",
+        "aten.ones.default": "made", "aten.fill.Scalar": "overwritten_by_a_number", "aten.tril.default": "moves",
     },
     "recurrent": {"aten.lstm.input": "recurrence", "aten.gru.input": "recurrence", "aten.rnn_tanh.input": "recurrence"},
 }
@@ -64,7 +64,7 @@ def check_case(op: str, name: str) -> None:
     tape = Tape(torch.float64)
     case.write(tape)
     options = {**case.options, "samples": 12}
-    check_graph(tape.graph(), tape.tensors, tape.domain, given=tape.given, **options)
+    check_graph(case.graph(tape), tape.tensors, tape.domain, given=tape.given, **options)
 
 
 def halved(interval: Interval) -> Interval:
@@ -150,23 +150,25 @@ def test_the_scale_of_dropout_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
         check_case("aten.dropout.default", "dropped")
 
 
-def image_batch(t: Tape) -> None:
+def check_image_batch(batch_limit: float) -> None:
+    t = Tape(torch.float64)
     x = t.input(2, 3, 4, 4, lo=-5.0, hi=5.0)
     weights = t.parameter(torch.ones(3)), t.parameter(torch.zeros(3))
     t("aten._native_batch_norm_legit.no_stats", x, *weights, True, 0.1, 1e-5)
+    check_graph(t.graph("train"), t.tensors, t.domain, batch_limit=batch_limit)
 
 
 def test_the_batch_of_an_image_taken_for_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """m is N·H·W, not N."""
-    check_tape(image_batch, torch.float64, batch_limit=2.0)
+    check_image_batch(2.0)
     monkeypatch.setattr(normalisation, "prod", lambda sizes: 1)
     with pytest.raises(Violation):
-        check_tape(image_batch, torch.float64, batch_limit=2.0)
+        check_image_batch(2.0)
 
 
 def test_a_batch_declared_too_small() -> None:
     with pytest.raises(Violation):
-        check_tape(image_batch, torch.float64, batch_limit=1.0)
+        check_image_batch(1.0)
 
 
 def normalised_unit(t: Tape) -> None:
@@ -193,6 +195,23 @@ def test_the_reach_of_a_norm_shrunk(monkeypatch: pytest.MonkeyPatch, op: str) ->
     monkeypatch.setattr(normalisation, "_reach", lambda *args, **kwargs: 0.5 * sound(*args, **kwargs))
     with pytest.raises(Violation):
         check_case(op, name)
+
+
+@pytest.mark.parametrize(("op", "name"), [
+    ("aten.sub.Tensor", "numbers_between_floats"), ("aten.maximum.default", "no_further_than_a_number_between_floats"),
+    ("aten.cat.default", "joins_of_several_types"), ("aten.add.Tensor", "truths_and_whole_numbers"),
+    ("aten.sum.dim_IntList", "sums_in_another_type"), ("aten.full.default", "filled_with_whole_numbers"),
+])  # fmt: skip
+def test_conversion_to_the_type_of_the_result_forgotten(monkeypatch: pytest.MonkeyPatch, op: str, name: str) -> None:
+    def write() -> None:
+        case = next(case for case in CASES[op] if case.name == name)
+        check_tape(case.write, torch.float32, samples=2, climbs=0)
+
+    write()
+    for module in (registry, propagate):
+        monkeypatch.setattr(module, "converted", lambda value, source, target: value)
+    with pytest.raises(Violation):
+        write()
 
 
 def test_softmax_said_to_sum_to_less_than_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tests.oracle import Violation, check_bounds, check_graph
 from torch import Tensor, nn
 
 import nodedrop as nd
-from nodedrop.bounds import Bounds, bound, lines
+from nodedrop.bounds import Bounds, bound, lines, propagate
 from nodedrop.errors import InputError
 from nodedrop.tracing import tensors_of, trace
 
@@ -223,6 +223,73 @@ def test_a_library_of_others_finds_the_same() -> None:
                 np.testing.assert_allclose(ours[name].lo[0][open_], lo[open_].detach(), rtol=1e-10, atol=1e-10)
                 compared += int(open_.sum())
     assert compared > 20
+
+
+class Centred(nn.Module):
+    """A value without axes between two that have some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.last = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.second(torch.relu(self.first(x)))
+        return self.last(torch.relu(h - h.mean()) + torch.relu(h[0, 0] - h[0, 1]))
+
+
+class Clipped(nn.Module):
+    """0.1 is no float: the one next to it is larger."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu((x - 0.5).clamp(max=0.1).clamp(min=-0.1))
+
+
+class Wrapped(nn.Module):
+    """200 + 100 is 44 among whole numbers of eight bits."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu((x * 100).to(torch.int8) - 20)
+        return torch.relu(y + torch.full((4,), 100, dtype=torch.int8)).float()
+
+
+class Mixed(nn.Module):
+    """Two types side by side, one of which does not hold all numbers of the other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(torch.cat([torch.relu(x.bfloat16() - 0.5), (512 * x - 256).to(torch.int16) + 47], 1))
+
+
+@pytest.mark.parametrize("build", [Centred, Clipped, Wrapped, Mixed])
+def test_no_value_leaves_its_bounds_where_lines_end(build: type[nn.Module]) -> None:
+    shape = (3, 5) if build is Centred else (3, 4)
+    check_bounds(build(), [shape], (0.0, 1.0), dtypes=[torch.float32], linear=True, samples=20, climbs=2)
+
+
+def test_one_sample_without_a_batch_is_bounded_like_one_in_a_batch() -> None:
+    net, found = dense(nn.ReLU), []
+    for shape in ((4,), (1, 4)):
+        (graph,) = trace(net, torch.zeros(shape)).in_mode("eval")
+        check_graph(graph, tensors_of(net), (-1.0, 1.0), linear=True)
+        last = [node.name for node in graph.nodes if node.op == "aten.linear.default"][-2]
+        plain, linear = (bound(graph, tensors_of(net), (-1.0, 1.0), linear=choice)[last].hi for choice in (False, True))
+        assert bool((linear < plain).any())
+        found.append(linear.reshape(-1))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=0.0)
+
+
+def test_where_lines_cannot_speak_intervals_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unforeseen(*_: Any) -> Any:
+        raise RuntimeError
+
+    net = dense(nn.ReLU)
+    (graph,) = trace(net, torch.zeros(2, 4)).in_mode("eval")
+    plain = bound(graph, tensors_of(net))
+    monkeypatch.setattr(propagate, "tightened", unforeseen)
+    with pytest.raises(RuntimeError):
+        bound(graph, tensors_of(net), linear=True)
+    monkeypatch.setattr(propagate, "STRICT", False)
+    assert_within(bound(graph, tensors_of(net), linear=True), plain)
 
 
 def test_mistakes() -> None:

@@ -90,7 +90,7 @@ def boxes(graph: Graph, domain: Any) -> dict[str, Interval]:
     per_input: dict[str, Any]
     if isinstance(domain, Mapping):
         known = {node.target for node in tensors}
-        if strange := sorted(set(domain) - known):
+        if strange := sorted(set(domain) - known, key=str):
             raise InputError(f"domain names input '{strange[0]}', but the model's inputs are {sorted(known)}")
         per_input = {node.name: domain.get(node.target) for node in tensors}
     elif _one_per_input(domain):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,13 +19,21 @@ class Ball:
     """Rows of a normalised value: `x = scale ∘ x̂ + shift` with ‖x̂‖₂ ≤ √d, and Σx̂ = 0 up to rounding if centred.
 
     `slack` bounds the error of one x̂ᵢ that rounding the mean can cause, for rows with the least variance; it enters
-    the bound in quadrature, and is infinite where the input is unbounded.
+    the bound in quadrature, and is infinite where the input is unbounded. `error` bounds what all other rounding up to
+    here has added to each element.
     """
 
     scale: Tensor
     shift: Tensor
     centred: bool
     slack: float
+    error: Tensor
+
+    @property
+    def magnitude(self) -> Tensor:
+        """max |x| per element."""
+        largest = math.hypot(math.sqrt(len(self.scale)), self.slack)
+        return (self.scale.abs() * largest).nan_to_num(nan=0.0, posinf=INF) + self.shift.abs() + self.error
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,10 @@ class Interval:
         if self.lo.dtype == torch.float64:
             return self
         lo = self.lo.double()
-        return replace(self, lo=lo, hi=lo if self.exact else self.hi.double())
+        hi = lo if self.exact else self.hi.double()
+        if not self.lo.dtype.is_floating_point and bool((lo.abs().maximum(hi.abs()) >= 2.0**53).any()):
+            return Interval(_next(lo, -INF), _next(hi, INF), self.shape)  # not every whole number is a double there
+        return replace(self, lo=lo, hi=hi)
 
     def with_zero(self) -> Interval:
         """The hull with zero, as padding and dropout need it."""
@@ -75,6 +87,10 @@ class Interval:
         """The same interval, not compact along some axes."""
         lo = expand_axes(self.lo, self.shape, axes)
         return replace(self, lo=lo, hi=lo if self.exact else expand_axes(self.hi, self.shape, axes))
+
+
+def _next(end: Tensor, towards: float) -> Tensor:
+    return torch.nextafter(end, torch.full_like(end, towards))
 
 
 def point(values: Tensor, shape: Shape | None = None) -> Interval:

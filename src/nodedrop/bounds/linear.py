@@ -120,7 +120,7 @@ class _Search:
 
     def add(self, rows: Tensor, middle: Tensor, reach: Tensor, shape: tuple[int, ...]) -> None:
         """What the rows make, at most, of values that lie within `reach` of `middle`."""
-        flat, middle, reach = rows.flatten(1), *(_written(part, shape) for part in (middle, reach))
+        flat, middle, reach = rows.reshape(len(rows), -1), *(_written(part, shape) for part in (middle, reach))
         endless = ~(middle.isfinite() & reach.isfinite())
         sizes = flat.abs()
         if bool(endless.any()):
@@ -137,16 +137,21 @@ class _Search:
             source = context.graph.by_name[node.args[0].name]
             if node.args[1] == 0 and source.op in SUMS:
                 return {source.name: rows}
-        elif node.op in LINES:
+        elif node.op in LINES and not self._converts(node):
             return self._activation(node, rows)
         else:
             free = [name for name in dict.fromkeys(node.inputs) if not context.raw(Ref(name)).exact]
-            error = self._error(node, free) if free else None
+            error = self._error(node, free) if free and not self._converts(node) else None
             if error is not None:
                 return self._affine(node, rows, free, *error)
         value = context.raw(Ref(node.name)).double()
         self.add(rows, (value.hi + value.lo) / 2, (value.hi - value.lo) / 2, node.shape)
         return {}
+
+    def _converts(self, node: Node) -> bool:
+        """Whether what the node reads is rounded first, to another type, or what it makes may wrap around."""
+        types = {self.context.graph.by_name[name].dtype for name in node.inputs}
+        return types != {node.dtype} or node.dtype is None or not node.dtype.is_floating_point
 
     def _error(self, node: Node, free: list[str]) -> tuple[Tensor, Tensor] | None:
         """Per element: what the program rounds, and the sum of the sizes of its terms; None if it is not affine."""
@@ -172,10 +177,12 @@ class _Search:
         reach = margin + gamma(prod(node.shape) + 16, DOUBLE) * size + self._joined(node)
         self.add(rows, result.detach(), reach, node.shape)
         if node.op in SUMS:  # these take samples one by one, so that rows can be samples
-            starts = [_zeros((len(rows) * shape[0], *shape[1:])) for shape in shapes]
+            samples = rows.flatten(0, 1) if len(node.shape) > 1 else rows
+            starts = [_zeros((len(samples), *shape[1 - samples.dim() :])) for shape in shapes]
             result = self._applied(node, dict(zip(free, starts, strict=True)))
-            grads = torch.autograd.grad(result, starts, rows.flatten(0, 1))
-            return {name: grad.unflatten(0, (len(rows), -1)) for name, grad in zip(free, grads, strict=True)}
+            grads = torch.autograd.grad(result, starts, samples)
+            named = zip(free, grads, shapes, strict=True)
+            return {name: grad.reshape(len(rows), *shape) for name, grad, shape in named}
         grads = torch.autograd.grad(result, starts, rows, is_grads_batched=True)
         return {name: grad.detach() for name, grad in zip(free, grads, strict=True)}
 
@@ -205,7 +212,9 @@ class _Search:
         lo, hi = (end.expand(node.shape) for end in (value.lo, value.hi))
         lines = LINES[node.op](lo, hi, node)
         own = context.raw(Ref(node.name)).double()
-        slack = ROUNDED.get(node.op, 0.0) * context.u(node) * own.magnitude + self._joined(node)
+        numbers = [number for number in (*node.args, *node.kwargs.values()) if isinstance(number, int | float)]
+        roundings = ROUNDED.get(node.op, 0.0 if all(context.scalar(number).exact for number in numbers) else 2.0)
+        slack = roundings * context.u(node) * own.magnitude + self._joined(node)
         steepest = torch.maximum(lines.above, lines.below)
         slack = slack + 4 * DOUBLE * torch.where(steepest > 0, steepest * value.magnitude, 0.0)
         self.add(rows, (lines.over + lines.under) / 2, (lines.over - lines.under) / 2 + slack, node.shape)

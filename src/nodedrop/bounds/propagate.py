@@ -11,15 +11,15 @@ from torch import Tensor
 
 from ..tracing.graph import BUFFER, CONSTANT, GETITEM, INPUT, PARAMETER, Graph, Node
 from . import rules as _rules  # noqa: F401  (registers every rule)
+from .conversion import converted
 from .domain import boxes
-from .interval import INF, Interval, between, point, unbounded
+from .interval import INF, Interval, point, unbounded
 from .learning import learned, stirred
 from .linear import tightened
 from .registry import RULES, Context, Result
 
 # Tests set this, so that a rule that fails is an error and not merely an operator without a rule.
 STRICT = False
-_WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,17 @@ def bound(
                 found = stirred(found) if isinstance(found, Interval) else tuple(map(stirred, found))
             context.values[node.name] = found
             if linear and isinstance(found, Interval):
-                context.values[node.name] = tightened(context, node, found)
+                context.values[node.name] = _tightened(context, node, found)
     return Bounds(graph, context.values, context.margins, tuple(unknown), _idle_weights(context))
+
+
+def _tightened(context: Context, node: Node, found: Interval) -> Interval:
+    try:
+        return tightened(context, node, found)
+    except Exception:  # a use of an operator that lines did not foresee
+        if STRICT:
+            raise
+        return found
 
 
 def _missing(graph: Graph, known: Mapping[str, Result]) -> list[Node]:
@@ -91,8 +100,8 @@ def _missing(graph: Graph, known: Mapping[str, Result]) -> list[Node]:
 def _bound(context: Context, node: Node, inputs: Mapping[str, Interval], unknown: list[str]) -> Result:
     if node.op == INPUT:
         return inputs.get(node.name, unbounded(node.shape))
-    if node.name in {buffer for buffer, _ in context.graph.mutations}:
-        return unbounded(node.shape)  # the next pass will find another value
+    if node.name in context.rewritten:
+        return unbounded(node.shape)
     if node.op in (PARAMETER, BUFFER):
         return _leaf(context, context.tensors[node.target], node)
     if node.op == CONSTANT:
@@ -103,6 +112,7 @@ def _bound(context: Context, node: Node, inputs: Mapping[str, Interval], unknown
     result = None
     if node.op in RULES and node.name not in context.graph.shapeless:
         try:
+            context.node = node
             result = RULES[node.op](context, node)
         except Exception:  # a use of the operator that its rule did not foresee
             if STRICT:
@@ -111,21 +121,14 @@ def _bound(context: Context, node: Node, inputs: Mapping[str, Interval], unknown
         unknown.append(node.name)
         shapes = [shape or () for shape in node.shapes] or [()]  # some return nothing
         return unbounded(shapes[0]) if len(shapes) == 1 else tuple(map(unbounded, shapes))
-    if not any(dtype in _WHOLE for dtype in node.dtypes):
-        return result
     if isinstance(result, Interval):
-        return _wrapped(result, node.dtypes[0])
-    return tuple(_wrapped(one, dtype) for one, dtype in zip(result, node.dtypes, strict=True))
+        return _typed(result, node.dtype)
+    return tuple(_typed(one, dtype) for one, dtype in zip(result, node.dtypes, strict=True))
 
 
-def _wrapped(value: Interval, dtype: torch.dtype | None) -> Interval:
-    """Whole numbers that leave the range of their type come back at its other end."""
-    if dtype not in _WHOLE:
-        return value
-    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
-    if bool((value.lo >= least).all()) and bool((value.hi <= most).all()):
-        return value
-    return between(least, most, value.shape)
+def _typed(value: Interval, dtype: torch.dtype | None) -> Interval:
+    """Rules compute with real numbers, and round them as floats are."""
+    return value if dtype is None or dtype.is_floating_point else converted(value, None, dtype)
 
 
 def _idle_weights(context: Context) -> dict[str, Tensor]:
@@ -133,7 +136,7 @@ def _idle_weights(context: Context) -> dict[str, Tensor]:
     found = {}
     for node in context.graph.nodes:
         split = context.memo.get((node.target, 1, False))
-        if node.op == PARAMETER and split is not None:
+        if node.op == PARAMETER and split is not None and node.name not in context.rewritten:
             shape = (*node.shape[:2], *(1,) * (len(node.shape) - 2))
             zero = (split[0] == 0) & (split[1] == 0) & (True if split[2] is None else split[2] == 0)
             found[node.name] = zero.reshape(shape)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
-from .interval import DOUBLE, INF, Arithmetic, Array, Value, between
+from .interval import DOUBLE, INF, Arithmetic, Array, Ball, Value, between, gamma, known
 
 Args = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One use of an operator: result shape, arithmetic, and how much larger a training batch may be."""
+    """One use of an operator: result shape, arithmetic, and how much larger a training batch may be; `types` are those
+    that kernels may compute in; `last` tells that channels of what it reads lie last in memory."""
 
     op: str
     shape: tuple[int, ...]
@@ -23,23 +25,30 @@ class Call:
     growth: float
     cast: bool
     epsilon: float
+    types: tuple[torch.dtype, ...]
+    last: bool = False
 
     def value(self, x: Any) -> Value:
         """A tensor, or a number in the program's text, which a kernel may round to its own precision."""
         if isinstance(x, Value):
             return x
-        u, number = self.arithmetic.u, float(x)
+        number = float(x)
         if np.isnan(number):
             return between(-INF, INF, ())
-        with np.errstate(over="ignore"):
-            single = u <= 2.0**-24 and number == float(np.float32(number))
-        exact = single or u <= DOUBLE or number == 0 or np.isinf(number)
-        slack = 0.0 if exact else abs(number) * u + 2 * u * self.arithmetic.tiny
-        return between(number - slack, number + slack, ())
+        found = [number, *(float(torch.tensor(number, dtype=dtype)) for dtype in self.types)]
+        return known(np.array(number)) if min(found) == max(found) else between(min(found), max(found), ())
 
     def ends(self, lo: Array, hi: Array, ulps: float = 1.0) -> Value:
         """The result from its real ends."""
         return self.arithmetic.widened(lo, hi, self.shape, ulps)
+
+    def rounded(self, ball: Ball, ulps: int = 1) -> Ball | None:
+        """Normalised rows that are rounded here; None where an element may overflow, or is not known to be finite."""
+        size, arithmetic = ball.size, self.arithmetic
+        if not (size <= arithmetic.most).all():
+            return None
+        step = gamma(2 * ulps, arithmetic.u) + 8 * DOUBLE
+        return replace(ball, error=ball.error + size * step + 2 * arithmetic.tiny)
 
 
 Rule = Callable[[Call, Args], Value]

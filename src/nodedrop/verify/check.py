@@ -134,6 +134,8 @@ def _related(
     shapes = [output_shapes(program) for program in (first[0], second[0])]
     if shapes[0] != shapes[1]:
         raise Refuted(f"the outputs have the shapes {shapes[1]} in the second module, and {shapes[0]} in the first")
+    if any(one.returned[0] != two.returned[0] for one, two in zip(first, second, strict=True)):
+        raise Refuted("the second module returns its results in another form, or by other names, than the first")
     findings = Findings()
     cut, units = stated.cuts[0] if stated is not None and stated.cuts else (None, ())
     for one, two in zip(first, second, strict=True):
@@ -250,8 +252,8 @@ def agreed_terms(header: Mapping[str, Any]) -> tuple[tuple[str, ...], int | None
 def growth_of(inputs: Any, batch_size: int | None) -> float:
     """How many times larger than the example's a training batch may be."""
     args, kwargs = split(inputs)
-    first = next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.dim()), None)
-    return inf if batch_size is None or first is None else max(batch_size / max(len(first), 1), 1.0)
+    sizes = [len(v) for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.dim()]
+    return inf if batch_size is None or not sizes else max(batch_size / max(min(sizes), 1), 1.0)
 
 
 def boxes_of(

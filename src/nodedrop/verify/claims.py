@@ -278,7 +278,8 @@ def require_units(
                 raise Refuted(f"{who} states a bound of {stated:.6g}, and has none")
             continue
         slack = 2.0**-16 * (size if isfinite(size) else abs(derived)) + 1e-12
-        if stated is None or stated < derived - slack or (stated > derived + slack and not run):
+        above = slack + abs(unit["margin"] or 0.0)  # terms that are 0 may have been counted as rounded
+        if stated is None or stated < derived - slack or (stated > derived + above and not run):
             raise Refuted(f"{who} states a bound of {stated}, and its weights give {derived:.6g}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import hypot, sqrt
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,22 @@ DOUBLE = 2.0**-53
 
 @dataclass(frozen=True)
 class Ball:
-    """Rows `scale ∘ x̂ + shift` with ‖x̂‖₂ ≤ √d, Σx̂ = 0 if centred; `slack` is the error of one x̂ᵢ by rounding."""
+    """Rows `scale ∘ x̂ + shift` with ‖x̂‖₂ ≤ √d, Σx̂ = 0 if centred; `slack` is the error of one x̂ᵢ by rounding the mean.
+
+    Each element may lie off that by `error`, which all other roundings so far add up to.
+    """
 
     scale: Array
     shift: Array
     centred: bool
     slack: float
+    error: Array
+
+    @property
+    def size(self) -> Array:
+        """max |x| per element."""
+        found: Array = np.abs(self.scale) * hypot(sqrt(len(self.scale)), self.slack) + np.abs(self.shift) + self.error
+        return found
 
 
 @dataclass(frozen=True)

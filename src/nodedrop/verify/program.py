@@ -36,21 +36,23 @@ class Ref:
 
 @dataclass(frozen=True)
 class Step:
-    """One call. `args` are by the names of the operator's schema; `results` shape and type of each result."""
+    """One call. `args` are by the names of the operator's schema; `results` shape and type of each result; `last`
+    tells that its channels lie last in memory."""
 
     op: str
     args: Mapping[str, Any]
     results: tuple[tuple[tuple[int, ...], torch.dtype] | None, ...]
     run: Any = None
     where: str = ""
+    last: bool = False
 
 
 @dataclass(frozen=True)
 class Program:
     """Leaves are steps whose op is "tensor", "changing" (a buffer that the pass overwrites) or "input".
 
-    `outputs` are the places of tensors that are returned, `returned` tells these and whatever else is; `written` are
-    those that become the next pass's buffers.
+    `outputs` are the places of tensors that are returned, `returned` tells in which form, these and whatever else
+    is; `written` are those that become the next pass's buffers.
     """
 
     steps: tuple[Step, ...]
@@ -82,13 +84,13 @@ def read(module: nn.Module, inputs: Any, mode: str) -> Program:
         with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, args, kwargs, strict=False)
-            writes = any(_writes(node) for node in exported.graph.nodes)
+            writes = any(_writes(node) for node in exported.graph.nodes) or _has_regions(exported)
             used = {node.target for node in exported.graph.nodes} & SPELLED_OUT
             parts = {op: torch.export.default_decompositions()[op] for op in used}
             if writes:
                 _join_same_tensors(exported)
             if writes or parts:
-                exported = exported.run_decompositions(parts)  # writes become values
+                exported = exported.run_decompositions(parts)  # writes become values, and regions part of the rest
     except Exception as error:
         what = str(error).strip().partition("\n")[0]
         raise CannotRead(f"{type(module).__name__} in {mode} mode: {type(error).__name__}: {what}"[:400]) from error
@@ -106,6 +108,12 @@ def _writes(node: torch.fx.Node) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and not _counts(node)
 
 
+def _has_regions(exported: Any) -> bool:
+    """Whether some calls are set apart, since gradients are off there, or numbers are cast."""
+    parts = [child for child in exported.graph_module.children() if isinstance(child, torch.fx.GraphModule)]
+    return bool(parts) or any("autocast" in str(node.target) for node in exported.graph.nodes)
+
+
 def _trains(node: torch.fx.Node) -> bool:
     return node.target is torch.ops.aten.batch_norm.default and bool(node.args[5])
 
@@ -117,13 +125,15 @@ def _is_idle(node: torch.fx.Node) -> bool:
 
 def _join_same_tensors(exported: Any) -> None:
     """Dropout that drops nothing returns what it got, no copy of it as the exporter believes: a write shows in both."""
-    for node in [n for n in exported.graph.nodes if _is_idle(n)]:
-        node.replace_all_uses_with(node.args[0])
-        for spec in exported.graph_signature.output_specs:
-            if getattr(spec.arg, "name", "") == node.name:
-                spec.arg.name = node.args[0].name
-        exported.graph.erase_node(node)
-    exported.graph_module.recompile()
+    whole = exported.graph_module
+    for module in [module for module in whole.modules() if isinstance(module, torch.fx.GraphModule)]:
+        for node in [n for n in module.graph.nodes if _is_idle(n)]:
+            node.replace_all_uses_with(node.args[0])
+            for spec in exported.graph_signature.output_specs if module is whole else ():
+                if getattr(spec.arg, "name", "") == node.name:
+                    spec.arg.name = node.args[0].name
+            module.graph.erase_node(node)
+        module.recompile()
 
 
 def _counts(node: torch.fx.Node) -> bool:
@@ -173,19 +183,25 @@ def _converted(exported: Any, module: nn.Module) -> Program:
             leaf = "tensor" if spec.kind in LEAVES else "input"
             leaf = "changing" if leaf == "tensor" and spec.target in changing else leaf
             name = names.get(spec.target, spec.target) if leaf != "input" else node.name
-            step = Step(leaf, {"name": name}, results)
+            step = Step(leaf, {"name": name}, results, last=_is_last(values))
         else:
             op, args = _named(node)
-            step = Step(op, resolved(args), results, node.target, _place(node))
+            step = Step(op, resolved(args), results, node.target, _place(node), _is_last(values))
         places[node.name] = len(steps)
         steps.append(step)
     kinds = (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION)
     outputs = [spec.arg for spec in signature.output_specs if spec.kind in kinds]
     found = [places[arg.name] if arg.name in places else repr(arg) for arg in outputs]
+    form = str(exported.call_spec.out_spec)
     tensorial = tuple(place for place in found if isinstance(place, int))
     ends = [s for s in signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION and s.arg.name in places]
     written = {names.get(spec.target, spec.target): places[spec.arg.name] for spec in ends}
-    return Program(tuple(steps), tensorial, tensors | constants, tuple(map(str, found)), written)
+    return Program(tuple(steps), tensorial, tensors | constants, (form, *map(str, found)), written)
+
+
+def _is_last(value: object) -> bool:
+    image = isinstance(value, Tensor) and value.dim() in (4, 5)
+    return image and value.stride(1) == 1 and any(step > 1 for step in value.stride()[2:])  # type: ignore[attr-defined]
 
 
 def _place(node: torch.fx.Node) -> str:

@@ -18,6 +18,7 @@ import torch
 from . import sums as _sums  # noqa: F401  (registers its rules)
 from .arrays import MOVES, compact, grid, keeps_rows, refs, run, whole
 from .calls import RULES, Call, axes_of
+from .casts import met
 from .interval import INF, Array, Value, between, known, unbounded
 from .layers import convolution, lost, product, recurrent
 from .pairs import (
@@ -267,7 +268,10 @@ class Walk:
         """What a rule must know about a use of its operator."""
         shape, dtype = a.results[0]  # type: ignore[misc]
         epsilon, lowest = torch.finfo(dtype).eps if dtype.is_floating_point else 0.0, self.given.lowest
-        return Call(a.op, shape, arithmetic(dtype, lowest), self.given.growth, lowest is not None, epsilon)
+        types = tuple(d for d in (dtype, lowest) if d is not None and d.is_floating_point)
+        types += () if types == (torch.float64,) else (torch.float32,)  # in which halves are computed with
+        last = any(self.before.steps[place].last for place in refs(a.args))
+        return Call(a.op, shape, arithmetic(dtype, lowest), self.given.growth, lowest is not None, epsilon, types, last)
 
     def bounded(self, a: Step, pairs: Mapping[str, Pair]) -> Value:
         """The interval of a call's first result."""
@@ -280,6 +284,10 @@ class Walk:
         layer = a.op == "linear.default" or "conv" in a.op or "norm" in a.op
         partly = ("weight", "bias", "running_mean", "running_var") if layer else ("self",) * (a.op == "addmm.default")
         values = {n: p.value if n in partly else p.value.sure for n, p in pairs.items()}
+        for name, operand in a.args.items():
+            if name in values and isinstance(operand, Ref):
+                kinds = [step.results[0][1] for step in (self.before.steps[operand.place], a)]  # type: ignore[index]
+                values[name] = met(values[name], kinds[0], kinds[1], self.given.lowest)
         if "norm" in a.op and any(v.rows is not None for v in values.values()):
             return unbounded(call.shape)
         args = {n: values[n] if n in pairs else v for n, v in a.args.items()}

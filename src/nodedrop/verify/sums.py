@@ -8,7 +8,7 @@ from math import prod, sqrt
 import numpy as np
 
 from .calls import Args, Call, axes_of, is_by_rows, is_padded, is_transposed, rule
-from .interval import DOUBLE, INF, Array, Ball, Value, between, gamma, times, unbounded
+from .interval import INF, Array, Ball, Value, between, gamma, times, unbounded
 
 ROUNDINGS = 64  # of the mean of a row, which kernels add up in blocks
 LEAST = 2.0**-100  # of what is added to a variance: beside less, squares that underflow would count
@@ -106,8 +106,8 @@ def _by_size(call: Call, x: Value, w: Value, mix: float | None) -> Value:
 
 
 def _in_ball(call: Call, ball: Ball, weights: tuple[Array, Array], bias: Array | float) -> tuple[Array, Array]:
-    """|w·(g∘x̂)| ≤ √d·‖P(w∘g)‖₂ for normalised rows, P removing the mean if they are centred; plus rounding. Weights
-    within a radius of those given add its norm."""
+    """|w·(g∘x̂)| ≤ √d·‖P(w∘g)‖₂ for normalised rows, P removing the mean if they are centred; plus rounding, of the rows
+    and of this sum. Weights within a radius of those given add its norm."""
     w, radius = weights
     inputs, scaled, most = w.shape[1], w * ball.scale, np.abs(w) + radius
     size = most @ np.abs(ball.scale)
@@ -115,9 +115,10 @@ def _in_ball(call: Call, ball: Ball, weights: tuple[Array, Array], bias: Array |
     norm = np.sqrt(np.square(scaled).sum(1)) + np.sqrt(np.square(radius * ball.scale).sum(1))
     reach = np.sqrt(inputs * np.square(norm) + np.square(times(ball.slack, size))) + radius @ np.abs(ball.shift)
     middle = w @ ball.shift + bias
-    total = sqrt(inputs) * size + most @ np.abs(ball.shift) + np.abs(bias)
-    factor = gamma(inputs + 2 * ROUNDINGS, call.arithmetic.u) + gamma(inputs + 16, DOUBLE)
-    margin = total * factor + call.arithmetic.tiny
+    total = most @ ball.size + np.abs(bias)
+    margin = call.arithmetic.margin(total, inputs + 8) + most @ ball.error
+    margin = np.maximum(margin, total * gamma(inputs + 2 * ROUNDINGS, call.arithmetic.u))  # what ledgers allow at least
+    margin = np.where(total <= call.arithmetic.most, margin, INF)
     return middle - reach - margin, middle + reach + margin
 
 
@@ -178,11 +179,20 @@ def _affine(
     return Value(lo.reshape(lead + lo.shape), hi.reshape(lead + hi.shape), call.shape)
 
 
-def _noise(call: Call, x: Value, epsilon: float, axes: tuple[int, ...] | None = None) -> Array:
+def _added_up(call: Call, count: float) -> float:
+    """Relative error of a sum of so many values in single precision, or double."""
+    return gamma(count + 8, min(call.arithmetic.u, 2.0**-24))
+
+
+def _noise(
+    call: Call, x: Value, epsilon: float, axes: tuple[int, ...] | None = None, count: float | None = None
+) -> Array:
     """The largest error of one x̂ by rounding the mean, where the variance is least: δμ/√ε."""
     size = x.size.max() if axes is None else x.size.max(axes, keepdims=True)
-    found = ROUNDINGS * call.arithmetic.u * size / sqrt(epsilon) if epsilon >= LEAST else np.full_like(size, INF)
-    return np.asarray(found)
+    step = ROUNDINGS * call.arithmetic.u + (0.0 if count is None else _added_up(call, count))
+    with np.errstate(invalid="ignore"):
+        found = step * size / sqrt(epsilon) if epsilon >= LEAST else np.full_like(size, INF)
+    return np.asarray(np.where(np.isnan(found), INF, found))
 
 
 @rule("batch_norm.default", "_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.default",
@@ -192,8 +202,8 @@ def _batch_norm(call: Call, a: Args) -> Value:
     x, rank, epsilon = a["input"], len(call.shape), float(a["eps"])
     shape, growth = (1, -1, *(1,) * (rank - 2)), 1 + gamma(ROUNDINGS, call.arithmetic.u)
     if call.op == "instance_norm.default":
-        count = prod(call.shape[2:])
-        noise = _noise(call, x, epsilon, (0, *range(2, rank)))
+        count: float = prod(call.shape[2:])
+        noise = _noise(call, x, epsilon, (0, *range(2, rank)), count)
         half = np.sqrt(max(count - 1, 0) + noise**2) * growth
         if not a["use_input_stats"]:
             return unbounded(call.shape)
@@ -201,14 +211,17 @@ def _batch_norm(call: Call, a: Args) -> Value:
         return _affine(call, half, a["weight"], a["bias"], shape, size, epsilon)
     if a.get("training", False):
         axes = (0, *range(2, rank))
-        flat, noise = x.hull(axes), _noise(call, x, epsilon, axes)
-        values = prod(call.shape) / call.shape[1] * call.growth
+        here = prod(call.shape) / call.shape[1]
+        values = here * call.growth
+        count = values if values < INF else max(here, 2.0**20)  # without a declared batch size
+        flat, noise = x.hull(axes), _noise(call, x, epsilon, axes, count)
+        growth += _added_up(call, count)
         with np.errstate(invalid="ignore"):
             reach = (flat.hi - flat.lo) / sqrt(epsilon) + noise if epsilon >= LEAST else np.full_like(noise, INF)
         half = np.minimum(reach, np.sqrt(noise**2 + max(values - 1, 0))) * growth
         return _affine(call, half, a["weight"], a["bias"], shape, flat.size, epsilon)
     given = [a[name] for name in ("weight", "bias", "running_mean", "running_var")]
-    if any(v is not None and not v.exact for v in given) or 0 < epsilon < LEAST:
+    if any(v is not None and not v.exact for v in given) or (epsilon < LEAST and epsilon != 0):
         return unbounded(call.shape)
     parts = [np.full(1, d) if v is None else v.full(0).lo for v, d in zip(given, (1.0, 0.0, 0.0, 1.0), strict=True)]
     weight, bias, mean, variance = (part.reshape(shape) for part in parts)
@@ -235,14 +248,19 @@ def _layer_norm(call: Call, a: Args) -> Value:
         return found
     scale = np.ones(row) if weight is None else weight.full(0).lo
     shift = np.zeros(row) if bias is None else bias.full(0).lo
-    return replace(found, ball=Ball(scale, shift, not rms, slack))
+    lost = 2 * call.arithmetic.tiny * np.abs(scale)  # by x̂, before it is scaled
+    return replace(found, ball=call.rounded(Ball(scale, shift, not rms, slack, lost), ROUNDINGS))
 
 
 @rule("group_norm.default", "native_group_norm.default")
 def _group_norm(call: Call, a: Args) -> Value:
     x, epsilon = a["input"], float(a["eps"])
     count = prod(call.shape[1:]) // int(a["num_groups"] if "num_groups" in a else a["group"])
-    half = np.sqrt(max(count - 1, 0) + _noise(call, x, epsilon) ** 2) * (1 + gamma(ROUNDINGS, call.arithmetic.u))
+    half = np.sqrt(max(count - 1, 0) + _noise(call, x, epsilon, count=count) ** 2)
+    half = half * (1 + gamma(ROUNDINGS, call.arithmetic.u))
+    if call.last:  # E[x²] − μ² may cancel to 0
+        gone = 4 * _added_up(call, count) * x.size.max() ** 2 / epsilon if epsilon >= LEAST else INF
+        half = half * sqrt(max(gone, 1.0))
     shape = (1, -1, *(1,) * (len(call.shape) - 2))
     return _affine(call, half, a["weight"], a["bias"], shape, x.size.max(), epsilon)
 

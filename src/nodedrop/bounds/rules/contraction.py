@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -37,18 +38,20 @@ def weighted_sum(
     if open_ends:
         lo, hi = lo.masked_fill(inf_lo, 0.0), hi.masked_fill(inf_hi, 0.0)
     offset = torch.zeros((), dtype=torch.float64) if bias is None else bias.double()
-    upper = hi @ positive + lo @ negative + offset
-    lower = lo @ positive + hi @ negative + offset
     size = torch.maximum(lo.abs(), hi.abs())
+    ends = (lo, hi, size, lo.clamp(max=0), hi.clamp(min=0))
+    lo_up, hi_up, size_up, least_up, most_up = _times(ends, positive)
+    lo_down, hi_down, size_down, least_down, most_down = _times(ends, negative)
     reach = torch.zeros((), dtype=torch.float64) if radius is None else size @ radius
-    products = size @ (positive - negative) + reach
+    upper, lower = hi_up + lo_down + offset, lo_up + hi_down + offset
+    products = size_up - size_down + reach
     margin = sum_margin(products + offset.abs(), terms + (bias is not None), ctx.u(node), ctx.tiny(node))
     if ctx.dtype is None:
         margin = torch.where(products == 0, 0.0, margin)  # the bias alone is not rounded
     ctx.margins[node.name] = margin
     # a sum of terms that are all ≤ 0 is ≤ 0 however it is rounded
-    above = hi.clamp(min=0) @ positive + lo.clamp(max=0) @ negative + offset.clamp(min=0) + reach
-    below = lo.clamp(max=0) @ positive + hi.clamp(min=0) @ negative + offset.clamp(max=0) - reach
+    above = most_up + least_down + offset.clamp(min=0) + reach
+    below = least_up + most_down + offset.clamp(max=0) - reach
     upper, lower = upper + reach + margin, lower - reach - margin
     upper = torch.where(above == 0, upper.clamp(max=0), upper)
     lower = torch.where(below == 0, lower.clamp(min=0), lower)
@@ -60,6 +63,14 @@ def weighted_sum(
         lower = lower.masked_fill(bottom @ rises + top @ falls > 0, -INF)
     risky = ~(products + offset.abs() <= ctx.largest(node))
     return lower.masked_fill(risky, -INF), upper.masked_fill(risky, INF)
+
+
+def _times(rows: Sequence[Tensor], weight: Tensor) -> tuple[Tensor, ...]:
+    """Products with each of these in one pass over the weights, whose reading takes the time."""
+    same = torch.broadcast_tensors(*rows)
+    if same[0].dim() == 1:
+        return (torch.stack(same) @ weight).unbind()
+    return (torch.cat(same, -2) @ weight).chunk(len(same), -2)
 
 
 def parts(weight: Tensor, radius: Tensor | None = None) -> Parts:
@@ -88,8 +99,7 @@ def kernel_parts(ctx: Context, weight: Ref, groups: int = 1, *, transposed: bool
     Summed in the weight's own precision (at least single), which `weighted_sum` allows for. Graphs share the result.
     """
     node = ctx.graph.by_name[weight.name]
-    written = {name for name, _ in ctx.graph.mutations}
-    shared = node.op in (PARAMETER, BUFFER) and node.name not in written  # others may differ from graph to graph
+    shared = node.op in (PARAMETER, BUFFER) and node.name not in ctx.rewritten  # others may differ from graph to graph
     key = (node.target if shared else (id(ctx.graph), node.name), groups, transposed)
     if key not in ctx.memo:
         kernel = ctx.written(weight)
@@ -115,7 +125,8 @@ def _over_positions(kernel: Interval) -> list[Tensor] | None:
         if found is None:
             return None
         block, radius = found
-        block = block if block.dtype in (torch.float32, torch.float64) else block.float()
+        if block.dtype not in (torch.float32, torch.float64):
+            block = block.float() if block.dtype.is_floating_point else block.double()
         made = (block.clamp(min=0), block.clamp(max=0), *(() if radius is None else (radius,)))
         ones = torch.ones(block.shape[1], dtype=block.dtype, device=block.device)
         blocks.append(tuple(part @ ones for part in made))
@@ -142,8 +153,8 @@ def _linear(ctx: Context, node: Node) -> Result:
 def _in_ball(
     ctx: Context, node: Node, ball: Ball, found: tuple[Tensor, Tensor | None], bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Layer norm's own bound (§2.5): |w·(g∘x̂)| ≤ √d·‖P(w∘g)‖₂, plus what rounding can add; weights that lie within a
-    radius of those given add at most its norm."""
+    """Layer norm's own bound (§2.5): |w·(g∘x̂)| ≤ √d·‖P(w∘g)‖₂, plus what rounding can add, before this sum and in it;
+    weights that lie within a radius of those given add at most its norm."""
     weight, radius = found[0].double(), found[1]
     inputs, u = weight.shape[1], ctx.u(node)
     away = torch.zeros_like(weight) if radius is None else radius
@@ -156,8 +167,10 @@ def _in_ball(
     shifted = away @ ball.shift.abs()
     reach = (inputs * norm.square() + slack.square()).sqrt() + shifted
     middle = weight @ ball.shift + (0 if bias is None else bias)
-    magnitude = inputs**0.5 * size + most @ ball.shift.abs() + (0 if bias is None else bias.abs())
-    margin = magnitude * (gamma(inputs + 2 * MEAN_ROUNDINGS, u) + gamma(inputs + 16, DOUBLE)) + ctx.tiny(node)
+    magnitude = most @ ball.magnitude + (0 if bias is None else bias.abs())
+    margin = most @ ball.error + sum_margin(magnitude, inputs + 8, u, ctx.tiny(node))
+    margin = margin.maximum(magnitude * gamma(inputs + 2 * MEAN_ROUNDINGS, u))  # which the checker allows for
+    margin = margin.masked_fill(~(magnitude <= ctx.largest(node)), INF)
     return middle - reach - margin, middle + reach + margin
 
 

@@ -41,14 +41,14 @@ def _arange(ctx: Context, node: Node) -> Result:
     numbers = [float(a) for a in node.args if isinstance(a, int | float)]
     first, last = (0.0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
     span = between(min(first, last), max(first, last), node.shape)
-    return ctx.rounded(node, span.lo, span.hi, 4)
+    # what is added up may go beyond the end, and across 0, by roundings of the largest number
+    beyond = 0.0 if all(number == int(number) for number in numbers) else 64 * ctx.u(node) * sum(map(abs, numbers))
+    return ctx.rounded(node, span.lo - beyond, span.hi + beyond, 4)
 
 
 @rule("aten.fill.Scalar", "aten.fill.Tensor")
 def _fill(ctx: Context, node: Node) -> Result:
-    """A tensor's number may be rounded to the type of the result."""
-    found = _everywhere(ctx(node.args[1]), node)
-    return found if node.op == "aten.fill.Scalar" else ctx.rounded(node, found.lo, found.hi)
+    return _everywhere(ctx(node.args[1]), node)
 
 
 @rule("aten.rand.default", "aten.rand_like.default", "aten.bernoulli.default", "aten.bernoulli.p",

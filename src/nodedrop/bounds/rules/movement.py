@@ -8,10 +8,9 @@ import torch
 from torch.nn import functional
 
 from ...tracing.compact import MOVES, join, join_axis, names_of
-from ...tracing.graph import Node
-from ..interval import Interval, constant, hull, unbounded
+from ...tracing.graph import Node, Ref
+from ..interval import Interval, constant, hull
 from ..registry import RULES, Context, Result, rule
-from ..rounding import unit_roundoff
 
 
 def _move(ctx: Context, node: Node) -> Result:
@@ -46,9 +45,7 @@ for _op in MOVES:
 
 @rule("aten.cat.default", "aten.stack.default", "aten.concat.default")
 def _join(ctx: Context, node: Node) -> Result:
-    parts = [ctx.values[name] for name in names_of(node.args[0])]
-    intervals = [part if isinstance(part, Interval) else part[0] for part in parts]
-    doubles = [part.double() for part in intervals]
+    doubles = [ctx(Ref(name)) for name in names_of(node.args[0])]
     axis = join_axis(node)
     lo = join(node, [(part.lo, part.shape) for part in doubles], node.shape, axis=axis)
     if all(part.exact for part in doubles):
@@ -59,23 +56,8 @@ def _join(ctx: Context, node: Node) -> Result:
 @rule("aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other",
       "aten.type_as.default", "aten._cast_Float.default")
 def _cast(ctx: Context, node: Node) -> Result:
-    value = ctx(node.args[0])
-    if node.dtype is None or not node.dtype.is_floating_point:
-        if node.dtype is torch.bool:
-            return hull(constant(0.0, node.shape), constant(1.0, node.shape), node.shape)
-        kind = torch.iinfo(node.dtype) if node.dtype is not None and not node.dtype.is_complex else None
-        if kind is None or bool((value.lo < kind.min).any()) or bool((value.hi > kind.max).any()):
-            return unbounded(node.shape)  # it may wrap around
-        return Interval(value.lo.floor(), value.hi.ceil(), node.shape)
-    source = ctx.graph.by_name[node.args[0].name].dtype
-    if source is not None and source.is_floating_point and _holds(node.dtype, source):
-        return replace(value, shape=node.shape)
-    return ctx.rounded(node, value.lo, value.hi)
-
-
-def _holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
-    """Whether every number of one type is a number of the other."""
-    return unit_roundoff(wide) <= unit_roundoff(narrow) and torch.finfo(wide).max >= torch.finfo(narrow).max
+    """What is read has been converted already."""
+    return replace(ctx(node.args[0]), shape=node.shape)
 
 
 @rule("aten.constant_pad_nd.default", "aten.pad.default")

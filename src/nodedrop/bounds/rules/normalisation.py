@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod, sqrt
 
 import torch
@@ -15,6 +16,8 @@ from .contraction import MEAN_ROUNDINGS
 
 # The least that may be added to a variance: beside less, what kernels lose of squares that underflow would count.
 LEAST = 2.0**-100
+# Values of a unit in one training batch, at most, where no batch size is declared.
+BATCH = 2**20
 
 
 def _unknown(ctx: Context, *values: object) -> bool:
@@ -26,6 +29,11 @@ def _per_unit(ctx: Context, value: object, rank: int, default: float) -> Tensor:
     known = ctx.known(value)
     known = torch.full((1,), default, dtype=torch.float64) if known is None else known
     return known.reshape(1, -1, *(1,) * (rank - 2))
+
+
+def _summed(ctx: Context, node: Node, count: float) -> float:
+    """Relative error of a sum of so many values, one after another: kernels add up in single precision at least."""
+    return gamma(int(count) + 8, min(ctx.u(node), 2.0**-24))
 
 
 def _underflow(ctx: Context, node: Node, size: Tensor, weight: Tensor, inverse: Tensor | float) -> Tensor:
@@ -59,7 +67,7 @@ def _batch_norm_eval(ctx: Context, node: Node) -> Result:
 
 def _by_statistics(ctx: Context, node: Node, epsilon: float) -> Result:
     """An affine map by running statistics."""
-    if _unknown(ctx, *node.args[1:5]) or 0 < epsilon < LEAST:
+    if _unknown(ctx, *node.args[1:5]) or (epsilon < LEAST and epsilon != 0):
         return _with_statistics(unbounded(node.shape), node)
     value, rank = ctx(node.args[0]), len(node.shape)
     mean = _per_unit(ctx, node.args[3], rank, 0.0)
@@ -81,7 +89,7 @@ def _by_statistics(ctx: Context, node: Node, epsilon: float) -> Result:
 @rule("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.default",
       "aten._native_batch_norm_legit.no_stats", "aten.native_batch_norm.default")
 def _batch_norm_train(ctx: Context, node: Node) -> Result:
-    """|x̂| ≤ √(m−1) for m values per unit in a batch, and |x̂| ≤ (hi−lo)/√ε whatever the batch."""
+    """|x̂| ≤ √(m−1) for m values per unit in a batch, and |x̂| ≤ (hi−lo)/√ε whatever they are."""
     value, rank = ctx(node.args[0]), len(node.shape)
     no_stats = node.op.endswith("no_stats")
     training = bool(node.args[3 if no_stats else 5])
@@ -91,10 +99,12 @@ def _batch_norm_train(ctx: Context, node: Node) -> Result:
     spread = value.uniform((0, *range(2, rank)))
     least = sqrt(epsilon) if epsilon >= LEAST else 0.0
     reach = ((spread.hi - spread.lo) / least).nan_to_num(nan=INF)
-    noise = (MEAN_ROUNDINGS * ctx.u(node) * spread.magnitude / least).nan_to_num(nan=INF)
-    values = prod(node.shape) / node.shape[1] * ctx.batch_growth
+    here = prod(node.shape) / node.shape[1]
+    values = here * ctx.batch_growth
+    off = _summed(ctx, node, values if values < INF else max(BATCH, here))
+    noise = ((MEAN_ROUNDINGS * ctx.u(node) + off) * spread.magnitude / least).nan_to_num(nan=INF)
     samuelson = (noise.square() + max(values - 1, 0)).sqrt()
-    half = torch.minimum(reach + noise, samuelson) * (1 + gamma(MEAN_ROUNDINGS, ctx.u(node)))
+    half = torch.minimum(reach + noise, samuelson) * (1 + gamma(MEAN_ROUNDINGS, ctx.u(node)) + off)
     weight, bias = _per_unit(ctx, node.args[1], rank, 1.0), _per_unit(ctx, node.args[2], rank, 0.0)
     lost = _underflow(ctx, node, 2 * spread.magnitude, weight, 1 / least if least else INF)
     return _with_statistics(_affine(ctx, node, half, weight, bias, lost), node)
@@ -140,10 +150,17 @@ def _layer_norm(ctx: Context, node: Node) -> Result:
     half = _reach(ctx, node, prod(node.args[1]), slack, centred=not rms).reshape((1,) * len(node.shape))
     result = _affine(ctx, node, half, scale, shift)
     if axes == 1:
-        row = node.shape[-1]
-        ball = Ball(scale.expand(row), shift.expand(row), not rms, float(slack))
-        result = Interval(result.lo, result.hi, node.shape, ball=ball)
+        scale, shift = (part.expand(node.shape[-1]) for part in (scale, shift))
+        result = replace(result, ball=normalised(ctx, node, scale, shift, not rms, float(slack)))
     return _with_statistics(result, node)
+
+
+def normalised(
+    ctx: Context, node: Node, scale: Tensor, shift: Tensor, centred: bool, slack: float = 0.0
+) -> Ball | None:
+    """Rows that a kernel normalises, and scales after they were rounded."""
+    exact = Ball(scale, shift, centred, slack, 2 * ctx.tiny(node) * scale.abs())
+    return ctx.rounded_ball(node, exact, MEAN_ROUNDINGS)
 
 
 @rule("aten.group_norm.default", "aten.native_group_norm.default")
@@ -155,7 +172,8 @@ def _group_norm(ctx: Context, node: Node) -> Result:
     epsilon = float(node.arg(4, "eps", 1e-5) if plain else node.args[7])
     count = prod(node.shape[1:]) // groups
     size = _largest(value).reshape((1,) * rank)
-    return _with_statistics(_bounded(ctx, node, size, count, epsilon, weight, bias), node)
+    last = ctx.graph.by_name[node.args[0].name].last
+    return _with_statistics(_bounded(ctx, node, size, count, epsilon, weight, bias, last=last), node)
 
 
 @rule("aten.instance_norm.default")
@@ -168,13 +186,19 @@ def _instance_norm(ctx: Context, node: Node) -> Result:
 
 
 def _bounded(
-    ctx: Context, node: Node, size: Tensor, count: int, epsilon: float, weight: object, bias: object
-) -> Interval:
-    """Of groups of `count` values up to `size`."""
+    ctx: Context, node: Node, size: Tensor, count: int, epsilon: float, weight: object, bias: object, *,
+    last: bool = False,
+) -> Interval:  # fmt: skip
+    """Of groups of `count` values up to `size`. Where channels lie `last`, kernels form the variance as the mean of
+    squares less the square of the mean, which may cancel to 0."""
     rank = len(node.shape)
     if _unknown(ctx, weight, bias):
         return unbounded(node.shape)
-    half = _reach(ctx, node, count, _slack(ctx, node, size, epsilon))
+    off = _summed(ctx, node, count)
+    half = _reach(ctx, node, count, _slack(ctx, node, size, epsilon) * (1 + off / (MEAN_ROUNDINGS * ctx.u(node))))
+    if last:
+        lost = 4 * off * size.square() / epsilon if epsilon >= LEAST else torch.full_like(size, INF)
+        half = half * lost.clamp(min=1).sqrt()
     gain = _per_unit(ctx, weight, rank, 1.0)
     lost = _underflow(ctx, node, 2 * size, gain, 1 / sqrt(epsilon) if epsilon >= LEAST else INF)
     return _affine(ctx, node, half, gain, _per_unit(ctx, bias, rank, 0.0), lost)

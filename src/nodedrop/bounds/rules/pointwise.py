@@ -13,12 +13,14 @@ from ...functional import soft_clamped_relu
 from ...tracing.graph import Node, Ref
 from ..interval import INF, Ball, Interval
 from ..registry import RULES, Context, Result, rule
-from .normalisation import LEAST
+from .normalisation import LEAST, normalised
 
 Function = Callable[[Tensor, Node], Tensor]
 
 # More than any rounding that counts as a constant, in every precision.
 TOUCH, TINY = 2.0**-4, float(torch.finfo(torch.float64).tiny)
+# What e^{e·log x} is off by if the exponent is rounded to single precision: it is below 104, or the result is 0 or ∞.
+FAR = 2.0**-15
 
 # Operators that never decrease, evaluated at both ends; the number is the accuracy of common kernels in ulps,
 # 0 for those that select or clamp and so never round.
@@ -34,7 +36,6 @@ INCREASING: dict[str, tuple[Function, float]] = {
     "aten.log.default": (lambda x, n: x.clamp(min=0).log(), 8),
     "aten.log1p.default": (lambda x, n: x.clamp(min=-1).log1p(), 8),
     "aten.sqrt.default": (lambda x, n: x.clamp(min=0).sqrt(), 2),
-    "aten.erf.default": (lambda x, n: x.erf(), 8),
     "aten.atan.default": (lambda x, n: x.atan(), 8),
     "aten.floor.default": (lambda x, n: x.floor(), 0),
     "aten.ceil.default": (lambda x, n: x.ceil(), 0),
@@ -60,18 +61,21 @@ VALLEY: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
 def _increasing(ctx: Context, node: Node) -> Result:
     value, (function, ulps) = ctx(node.args[0]), INCREASING[node.op]
     lo, hi = function(value.lo, node), function(value.hi, node)
-    numbers = [arg for arg in (*node.args, *node.kwargs.values()) if isinstance(arg, float)]
+    numbers = [arg for arg in (*node.args, *node.kwargs.values()) if isinstance(arg, int | float)]
     if ulps == 0 and all(ctx.scalar(number).exact for number in numbers):
         return Interval(lo, hi, node.shape)
     return ctx.rounded(node, lo, hi, max(ulps, 1))
 
 
 @rule("aten.clamp.default", "aten.clamp_min.default", "aten.clamp_max.default")
-def _clamp(ctx: Context, node: Node) -> Result:
-    """The value itself, but no less than one number and no more than another."""
+def _clamp(ctx: Context, node: Node) -> Result | None:
+    """The value itself, but no less than one number and no more than another; whole numbers that a type has not become
+    others there."""
     value = ctx(node.args[0])
     least = node.arg(1, "min") if "max" not in node.op else None
     most = node.arg(2, "max") if "clamp." in node.op else node.args[1] if "max" in node.op else None
+    if any(isinstance(number, int) and ctx(number).lo != number for number in (least, most)):
+        return None
     lo, hi = value.lo.clamp(least, most), value.hi.clamp(least, most)
     lo, hi = _sloped(value, least, most, lo, hi)
     if all(ctx.scalar(float(number)).exact for number in (least, most) if number is not None):
@@ -121,14 +125,30 @@ def _gelu(ctx: Context, node: Node) -> Result:
     return _in_valley(ctx, node, lambda x: F.gelu(x, approximate=form), -0.7517916, -0.1702)
 
 
+@rule("aten.erf.default")
+def _erf(ctx: Context, node: Node) -> Result:
+    """Kernels without a library for it use a formula whose error is one of 1, also near 0."""
+    value = ctx(node.args[0])
+    noise = 0.0 if ctx.u(node) <= 2.0**-50 else 2.0**-20
+    return ctx.rounded(node, value.lo.erf() - noise, value.hi.erf() + noise, 8)
+
+
 @rule("aten.softplus.default")
-def _softplus(ctx: Context, node: Node) -> Result:
-    """log(1 + e^{βx})/β, but x itself beyond a threshold, where the kernel steps down to it."""
-    value, beta, edge = ctx(node.args[0]), float(node.arg(1, "beta", 1)), float(node.arg(2, "threshold", 20))
-    smooth = [torch.logaddexp(torch.zeros_like(end), beta * end) / beta for end in (value.lo, value.hi)]
-    stepped = torch.minimum(smooth[0], value.lo.clamp(min=edge / beta))
-    lo = torch.where(beta * value.hi > edge * (1 - 1e-6), stepped, smooth[0])
-    return ctx.rounded(node, lo, smooth[1], 16)
+def _softplus(ctx: Context, node: Node) -> Result | None:
+    """log(1 + e^{βx})/β, but x itself beyond a threshold, where the kernel steps down to it if β is positive.
+
+    It falls with β, which may be rounded; the product βx is, unless β is 1.
+    """
+    value, edge, steep = ctx(node.args[0]), float(node.arg(2, "threshold", 20)), ctx.scalar(node.arg(1, "beta", 1))
+    least, most = float(steep.lo), float(steep.hi)
+    if not least > 0:
+        return None
+    low, high = (
+        torch.logaddexp(torch.zeros_like(end), beta * end) / beta for end, beta in ((value.lo, most), (value.hi, least))
+    )
+    stepped = torch.minimum(low, value.lo.clamp(min=min(edge / least, edge / most)))
+    reached = (most * value.hi > edge * (1 - 1e-6)) | (least * value.hi > edge * (1 - 1e-6))
+    return ctx.rounded(node, torch.where(reached, stepped, low), high, 16 if least == most == 1 else 128)
 
 
 @rule("aten.elu.default")
@@ -166,7 +186,7 @@ def _leaky(ctx: Context, node: Node) -> Result | None:
 @rule("aten.threshold.default", "aten.threshold_.default")
 def _threshold(ctx: Context, node: Node) -> Result:
     """x where x > t, else v: two cases, each if the interval reaches it."""
-    value, edge, other = ctx(node.args[0]), ctx.scalar(float(node.args[1])), ctx.scalar(float(node.args[2]))
+    value, edge, other = (ctx(argument) for argument in node.args)
     above, below = value.hi > edge.lo, value.lo <= edge.hi
     low = torch.where(above, torch.maximum(value.lo, edge.lo), INF)
     high = torch.where(above, value.hi, -INF)
@@ -196,18 +216,22 @@ def _reciprocal(ctx: Context, node: Node) -> Result:
 def _power(ctx: Context, node: Node) -> Result | None:
     value = ctx(node.args[0])
     exponent = float(node.arg(1, "exponent", 2.0)) if "square" not in node.op else 2.0
-    if exponent == 1.0:
-        return value
-    if exponent != int(exponent) or exponent < 0:
-        if bool((value.lo < 0).any()) or (exponent < 0 and bool((value.lo == 0).any())):
-            return None
-        ends = [value.lo**exponent, value.hi**exponent]
-        return ctx.rounded(node, torch.minimum(*ends), torch.maximum(*ends), 8)
-    ends = [value.lo**exponent, value.hi**exponent]
-    lo, hi = torch.minimum(*ends), torch.maximum(*ends)
-    if int(exponent) % 2 == 0:
+    if exponent in (0.0, 1.0):
+        return value if exponent else Interval(torch.ones_like(value.lo), torch.ones_like(value.lo), node.shape)
+    there, whole = ctx.scalar(exponent), exponent == int(exponent) and exponent > 0
+    if not whole and (bool((value.lo < 0).any()) or (exponent < 0 and bool((value.lo == 0).any()))):
+        return None
+    if whole and not there.exact:  # an odd power may become an even one
+        return None
+    # e·log x is linear in each of both, so that corners are extremes
+    powers = [end**e for end in (value.lo, value.hi) for e in dict.fromkeys((float(there.lo), float(there.hi)))]
+    lo, hi = torch.stack(powers).amin(0), torch.stack(powers).amax(0)
+    if whole and int(exponent) % 2 == 0:
         lo = lo.masked_fill((value.lo <= 0) & (value.hi >= 0), 0.0)
-    return ctx.rounded(node, lo, hi, 2 * exponent)
+    if exponent in (2.0, 3.0):  # by multiplication
+        return ctx.rounded(node, lo, hi, 2 * exponent)
+    noise = FAR if ctx.u(node) > 2.0**-50 else FAR * 2.0**-26
+    return ctx.rounded(node, lo - lo.abs() * noise, hi + hi.abs() * noise, max(8, 2 * exponent))
 
 
 @rule("aten.sin.default", "aten.cos.default")
@@ -239,16 +263,17 @@ def _mul(ctx: Context, node: Node) -> Result:
         return ctx.rounded(node, lo, torch.maximum(first.lo**2, first.hi**2))
     lo, hi = product(first, second)
     result = ctx.rounded(node, lo, hi)
-    ball = _scaled_ball(first, second) or _scaled_ball(second, first) or _rms(ctx, node)
+    ball = _scaled_ball(ctx, node, first, second) or _scaled_ball(ctx, node, second, first) or _rms(ctx, node)
     return replace(result, ball=ball) if ball is not None else result
 
 
-def _scaled_ball(value: Interval, factor: Interval) -> Ball | None:
+def _scaled_ball(ctx: Context, node: Node, value: Interval, factor: Interval) -> Ball | None:
     """A normalised row times known weights is a normalised row with other weights."""
     if value.ball is None or not factor.exact or any(n != 1 for n in factor.lo.shape[:-1]):
         return None
-    row = factor.lo.reshape(-1)
-    return replace(value.ball, scale=value.ball.scale * row, shift=value.ball.shift * row)
+    ball, row = value.ball, factor.lo.reshape(-1)
+    scaled = replace(ball, scale=ball.scale * row, shift=ball.shift * row, error=ball.error * row.abs())
+    return ctx.rounded_ball(node, scaled)
 
 
 def _rms(ctx: Context, node: Node) -> Ball | None:
@@ -263,14 +288,15 @@ def _rms(ctx: Context, node: Node) -> Ball | None:
             (square.op == "aten.pow.Tensor_Scalar" and square.args[1] == 2)
             or (square.op == "aten.mul.Tensor" and square.args[1] == value)
         )
-        epsilon = chain[1].args[1]
+        epsilon = chain[1].args[1] if chain[1].arg(2, "alpha", 1) == 1 else None
         last = tuple(int(d) for d in mean.args[1]) in ((-1,), (len(node.shape) - 1,))
         whole = len(mean.shape) == len(node.shape) and mean.shape[-1] == 1
+        alike = {part.dtype for part in (square, *chain)} == {node.dtype}  # none of them rounds more than the product
         # beside a normal ε, what underflows of x² is no more than rounding
         enough = max(LEAST, *(ctx.tiny(part) for part in (square, *chain)))
-        if squared and last and whole and isinstance(epsilon, float) and epsilon >= enough:
+        if squared and last and whole and alike and isinstance(epsilon, float) and epsilon >= enough:
             ones = torch.ones(node.shape[-1], dtype=torch.float64)
-            return Ball(ones, torch.zeros_like(ones), centred=False, slack=0.0)
+            return normalised(ctx, node, ones, torch.zeros_like(ones), centred=False)
     return None
 
 
@@ -309,7 +335,7 @@ def _add(ctx: Context, node: Node) -> Result:
         result = Interval(lo, hi, node.shape)
     if first.ball is not None and second.exact and all(n == 1 for n in second.lo.shape[:-1]) and alpha == 1.0:
         ball = replace(first.ball, shift=first.ball.shift + second.lo.reshape(-1))
-        result = replace(result, ball=ball)
+        result = replace(result, ball=ctx.rounded_ball(node, ball))
     return result
 
 
