@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -349,7 +349,7 @@ def test_a_lazy_layer_and_a_type_without_arithmetic_are_named() -> None:
     ("options", "sentence"),
     [
         ({"batch_size": "x"}, "batch_size must be a whole number .* 'x'"),
-        ({"dtype": "float16"}, "dtype must be a torch.dtype, not 'float16'"),
+        ({"dtype": "float16"}, "dtype must be what the forward pass computes in, one of .*, not 'float16'"),
         ({"optimizer": 3}, "optimizer must be .* not int"),
         ({"domain": nd.Box("a", 1)}, "domain of input .* lo is 'a', not a number"),  # type: ignore[arg-type]
     ],
@@ -655,19 +655,28 @@ def test_an_einsum_of_three_magnifies_what_underflows() -> None:
     assert not [unit for unit in found.units if unit.status == "removed"]
 
 
-def test_a_module_that_writes_its_own_weights_is_left_alone() -> None:
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("early", [False, True])
+def test_a_module_that_writes_its_own_weights_is_left_alone(frozen: bool, early: bool) -> None:
     class Writing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer, self.last = nn.Linear(1, 3), nn.Linear(3, 1)
+            self.layer.weight.requires_grad_(not frozen)
             with torch.no_grad():
                 self.layer.bias.fill_(-9.0)
 
         def forward(self, x: Tensor) -> Tensor:
+            if early:
+                self.write()
             found = self.layer(x).relu()
-            with torch.no_grad():
-                self.layer.weight.mul_(2.0)
+            if not early:
+                self.write()
             return self.last(found)
+
+        def write(self) -> None:
+            with nullcontext() if frozen else torch.no_grad():
+                self.layer.weight.mul_(2.0)
 
     found = nd.analyze(Writing(), torch.ones(2, 1))
     assert not [unit for unit in found.units if unit.status == "removed"]
@@ -710,3 +719,9 @@ def test_an_analysis_names_the_domain_of_every_input() -> None:
     )
     seen = nd.analyze(Net(use), inputs, evidence="observed", samples=inputs)
     assert seen.notes[-1] == "holds for the samples that were given, and says nothing of others"
+
+
+def test_a_norm_that_averages_by_its_count_is_named_with_what_helps() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=None), nn.ReLU(), nn.Linear(4, 2))
+    notes = nd.analyze(net, torch.rand(2, 3)).notes
+    assert any("'1' has momentum=None and averages by its count of batches" in note for note in notes)

@@ -42,6 +42,7 @@ WRITES: dict[str, Callable[[Writer], object]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")  # leaves it to Python
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("how", WRITES)
 def test_what_a_pass_writes_is_put_back(how: str, compiled: bool) -> None:

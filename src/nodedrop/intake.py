@@ -21,7 +21,7 @@ from .surgery import outputs
 from .tracing import Graph, split_inputs, tensors_of
 
 _PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-
+_NAMED = ", ".join(map(str, _PRECISIONS))
 
 ModeChoice = Literal["both", "train", "eval"]
 BoundsChoice = Literal["interval", "linear"]
@@ -56,8 +56,8 @@ class Options:
         size: object = self.batch_size
         if size is not None and not (type(size) is int and size >= 1):
             raise InputError(f"batch_size must be a whole number from 1 on, not {self.batch_size!r}")
-        if self.dtype is not None and not isinstance(self.dtype, torch.dtype):
-            raise InputError(f"dtype must be a torch.dtype, not {self.dtype!r}")
+        if self.dtype is not None and self.dtype not in _PRECISIONS:
+            raise InputError(f"dtype must be what the forward pass computes in, one of {_NAMED}, not {self.dtype!r}")
         if self.evidence == "observed" and self.samples is None:
             raise InputError("evidence='observed' needs samples= (a batch of inputs, or a list of batches)")
 
@@ -79,10 +79,15 @@ def usable(module: nn.Module) -> nn.Module:
         )
     if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
         raise InputError(f"the model is wrapped in {type(module).__name__}; pass the wrapped model, `model.module`")
+    for path, child in module.named_modules():
+        if isinstance(child, torch.fx.GraphModule) and "train" in vars(child):  # overridden, so as to refuse
+            what = f"'{path}'" if path else "the model"
+            raise InputError(f"{what} is the module of an exported program, of one mode; pass the nn.Module itself")
     tensors = tensors_of(module)
     if not tensors:
         raise InputError(f"{type(module).__name__} has no parameters")
     for name, tensor in tensors.items():
+        _require_dense(f"'{name}'", tensor)
         if torch.nn.parameter.is_lazy(tensor):
             raise InputError(f"'{name}' is lazy and has no shape yet; run the model once first")
         if tensor.is_floating_point() and tensor.dtype not in _PRECISIONS:
@@ -98,6 +103,12 @@ def usable(module: nn.Module) -> nn.Module:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise InputError(f"'{name}' contains NaN or infinite values; nothing can be proved about such a model")
     return module
+
+
+def _require_dense(what: str, tensor: Tensor) -> None:
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else f"sparse ({str(tensor.layout).removeprefix('torch.')})"
+        raise InputError(f"{what} is a {kind} tensor, and bounds are those of dense ones; use `.to_dense()` of it")
 
 
 def same_tensors(module: nn.Module, item: nn.Module) -> nn.Module:
@@ -130,7 +141,10 @@ def optimizers_of(module: nn.Module, optimizer: Optimizer | Sequence[Optimizer] 
 def tensor_inputs(example_inputs: Any) -> list[Tensor]:
     """The tensors among the inputs, in call order."""
     args, kwargs = split_inputs(example_inputs)
-    return [value for value in tree_leaves([*args, *kwargs.values()]) if isinstance(value, Tensor)]
+    found = [value for value in tree_leaves([*args, *kwargs.values()]) if isinstance(value, Tensor)]
+    for place, tensor in enumerate(found):
+        _require_dense(f"input {place} of the model", tensor)
+    return found
 
 
 def probe(graph: Graph, example_inputs: Any, domain: Any) -> Any:
@@ -163,6 +177,8 @@ def require_inside(graph: Graph, example_inputs: Any, domain: Any) -> None:
         return
     for (name, box), value in zip(declared.items(), values, strict=True):
         place = f"the example for input '{graph.by_name[name].target}'"
+        if value.is_floating_point() and value.dtype not in _PRECISIONS:
+            raise InputError(f"{place} is of type {value.dtype}, and must be of {_NAMED}; cast it before the model")
         if value.numel() == 0 or (value.is_floating_point() and not bool(value.isfinite().all())):
             raise InputError(f"{place} is empty, NaN or infinite")
         exact = value.detach().cpu()
@@ -192,10 +208,10 @@ def differentiable(value: Any) -> Any:
 
 def require_running(module: nn.Module, example_inputs: Any) -> None:
     """The exporter alone would accept some examples that the module does not."""
+    shapes = [tuple(value.shape) for value in tensor_inputs(example_inputs)]
     try:
         outputs(module, [example_inputs])
     except CutError as error:
-        shapes = [tuple(v.shape) for v in tensor_inputs(example_inputs)]
         raise InputError(f"the model does not run on the example inputs of shape {shapes}: {error}") from None
 
 

@@ -17,6 +17,12 @@ from .reach import reach
 from .rules.elementwise import ZERO_REGION
 from .walk import Fixed, Layer, Structure
 
+# Why a dead unit stays that no rule pins: by what it is joined with, or by its readers.
+_HELD = {
+    True: "dead, but joined with units that are alive, or read by what is not 0 at 0",
+    False: "dead, but on its way to the next layer its 0 becomes another number",
+}
+
 Status = Literal["removed", "alive", "pinned"]
 
 
@@ -151,7 +157,7 @@ def _account(
         if reason is None and bound is None:
             reason = missing
         if reason is None and top is not None and top <= edge:
-            reason = "dead, but joined with units that are alive, or read by what is not 0 at 0"
+            reason = _HELD[bool(structure.joined[label])]
         units.append(Unit(layer.name, index, "pinned" if reason else "alive", top, reason or ""))
     return Account(layer.name, tuple(units), names[0] if names else "", edge)
 

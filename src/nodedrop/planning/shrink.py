@@ -1,4 +1,4 @@
-"""The program of a module after a cut, derived from the one before it: no need to trace again."""
+"""The program of a module after a cut, derived from the one before it, which a new trace is held against."""
 
 from __future__ import annotations
 

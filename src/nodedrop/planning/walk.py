@@ -200,6 +200,15 @@ class Structure:
         return found
 
     @cached_property
+    def joined(self) -> Tensor:
+        """Whether a representative stands for units of several layers, or for several of one."""
+        owners = [self.representative[uses[0].labels] for uses in self.uses.values()]
+        found = torch.zeros(len(self.representative), dtype=torch.long)
+        for own in owners:
+            found += torch.bincount(own, minlength=len(found))
+        return found > 1
+
+    @cached_property
     def reading(self) -> tuple[frozenset[str], ...]:
         """For each graph, the nodes that read units one by one, also where nothing can be cut."""
         nodes = [(read.graph, read.node) for read in self.reads] + [(layer.graph, layer.node) for layer in self.layers]
@@ -288,6 +297,6 @@ def _finish(walk: Walk) -> None:
         found = walk.values.get(name, ())
         for factors in found if isinstance(found, list) else [found]:
             walk.labels.pin(factors, where)
-    for buffer, value in walk.graph.mutations:
+    for written, value in walk.graph.mutations:
         node = walk.graph.by_name[value]
-        walk.align(node, [(walk(Ref(buffer)), walk.shape(Ref(buffer))), (walk(Ref(value)), node.shape)], node.shape)
+        walk.align(node, [(walk(Ref(written)), walk.shape(Ref(written))), (walk(Ref(value)), node.shape)], node.shape)

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CutError
 from ..tracing.export import split_inputs
-from ..tracing.undisturbed import undisturbed
+from ..tracing.undisturbed import fresh, undisturbed
+from .watch import Watching
 
 # Largest accepted difference, relative to the largest output: a summation of other length rounds differently.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
-
-class _Noiseless(TorchDispatchMode):
-    """Dropout keeps everything, so that two networks of different width can be compared in training mode."""
-
-    supports_higher_order_operators = True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func)
-        if name.startswith("aten.bernoulli"):
-            return args[0].fill_(1) if name.startswith("aten.bernoulli_") else torch.ones_like(args[0])
-        if name == "aten.native_dropout.default":
-            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        return func(*args, **(kwargs or {}))
+_PLAIN = (bool, int, float, complex, str, type(None))
 
 
 def outputs(
@@ -37,34 +26,46 @@ def outputs(
 ) -> list[dict[str, list[Tensor]]]:
     """All output tensors for each of some inputs, by mode, without a trace on the module."""
     found: list[dict[str, list[Tensor]]] = [{} for _ in batches]
-    with undisturbed(module), torch.no_grad(), _Noiseless():  # type: ignore[no-untyped-call]
+    with undisturbed(module), torch.no_grad(), Watching(module) as watch:
         for mode in modes:
             module.train(mode == "train")
             for inputs, by_mode in zip(batches, found, strict=True):
-                args, kwargs = split_inputs(inputs)
+                args, kwargs = fresh(split_inputs(inputs))
+                watch.ran = []
                 try:
                     result = module(*args, **kwargs)
                 except Exception as error:
                     reason = " ".join(str(error).split())[:300]
                     message = f"the forward pass fails in {mode} mode: {type(error).__name__}: {reason}"
                     raise CutError(message) from error
-                by_mode[mode] = [tensor.detach().clone() for tensor in _tensors(result)]
+                by_mode[mode] = Returned(result, watch.ran)
     return found
 
 
-def _tensors(result: Any) -> Iterator[Tensor]:
-    """All tensors in an output, through containers, mappings and dataclasses."""
-    if isinstance(result, Tensor):
-        yield result
-    elif isinstance(result, Mapping):
-        for item in result.values():
-            yield from _tensors(item)
+class Returned(list[Tensor]):
+    """All tensors in an output; `rest` tells what else it is made of, each with its place, `ran` what made them."""
+
+    def __init__(self, result: Any, ran: Sequence[Any] = ()) -> None:
+        self.ran = ran
+        parts = list(_parts(result, "the output"))
+        super().__init__(part.detach().clone() for _, part in parts if isinstance(part, Tensor))
+        self.rest = [(place, part if isinstance(part, _PLAIN) else type(part).__name__) for place, part in parts]
+
+
+def _parts(result: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Everything in an output with its place, through containers, mappings and dataclasses."""
+    if isinstance(result, Mapping):
+        inner = [(f"{place}[{key!r}]", item) for key, item in result.items()]
     elif is_dataclass(result) and not isinstance(result, type):
-        for item in fields(result):
-            yield from _tensors(getattr(result, item.name))
+        inner = [(f"{place}.{item.name}", getattr(result, item.name)) for item in fields(result)]
     elif isinstance(result, list | tuple):
-        for item in result:
-            yield from _tensors(item)
+        inner = [(f"{place}[{k}]", item) for k, item in enumerate(result)]
+    else:
+        yield place, result
+        return
+    yield place, type(result).__name__
+    for where, item in inner:
+        yield from _parts(item, where)
 
 
 def change(before: list[Tensor], after: list[Tensor]) -> float:
@@ -87,6 +88,8 @@ def compare(before: Mapping[str, list[Tensor]], after: Mapping[str, list[Tensor]
     for mode, olds in before.items():
         if not olds or len(olds) != len(after[mode]):
             raise CutError(f"the outputs of {mode} mode cannot be compared: {len(olds)} and {len(after[mode])} tensors")
+        if (told := _difference(olds, after[mode], mode in modes)) is not None:
+            raise CutError(f"{told} in {mode} mode")
         for old, new in zip(olds, after[mode], strict=True):
             if old.shape != new.shape:
                 raise CutError(f"an output changes shape in {mode} mode: {tuple(old.shape)} to {tuple(new.shape)}")
@@ -99,3 +102,26 @@ def compare(before: Mapping[str, list[Tensor]], after: Mapping[str, list[Tensor]
                 raise CutError(f"an output changes by {difference:.1e} (relative) in {mode} mode")
             worst = max(worst, difference)
     return worst
+
+
+def same_operators(before: Mapping[str, list[Tensor]], after: Mapping[str, list[Tensor]]) -> bool:
+    """Whether both passes ran the same operators, on the same parameters and with the same numbers but for sizes."""
+    return all(getattr(old, "ran", None) == getattr(after[mode], "ran", None) for mode, old in before.items())
+
+
+def _difference(before: list[Tensor], after: list[Tensor], covered: bool) -> str | None:
+    """What changes in outputs besides tensors: their structure and, where certificates speak of it, their numbers."""
+    rests = [item.rest if isinstance(item, Returned) else [] for item in (before, after)]
+    if [place for place, _ in rests[0]] != [place for place, _ in rests[1]]:
+        return "the output gets another structure"
+    for (place, old), (_, new) in zip(*rests, strict=True):
+        if not (_close(old, new) if covered else type(old) is type(new)):
+            return f"{place} changes from {old!r} to {new!r}"
+    return None
+
+
+def _close(old: Any, new: Any) -> bool:
+    """Floats that were read off tensors are rounded as these are."""
+    if isinstance(old, float) and isinstance(new, float):
+        return math.isclose(old, new, rel_tol=TOLERANCE[torch.float32]) or (math.isnan(old) and math.isnan(new))
+    return type(old) is type(new) and bool(old == new)

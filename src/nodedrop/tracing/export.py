@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -30,8 +31,9 @@ from .graph import (
     Ref,
     canonical_names,
 )
-from .undisturbed import draws, undisturbed
-from .writes import as_values, counts, without_idle_dropout
+from .regions import contents, inline_
+from .undisturbed import Kept, draws, fresh, undisturbed
+from .writes import WRITTEN, as_values, counts, hidden_write, without_idle_dropout, written
 
 _KINDS = {
     InputKind.PARAMETER: PARAMETER,
@@ -79,29 +81,23 @@ def trace(module: nn.Module, example_inputs: Any) -> Program:
 def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode) -> Graph:
     """Trace a module in one mode."""
     name = type(module).__name__
-    with _quiet(), undisturbed(module):
-        if module.training != (mode == "train"):
-            module.train(mode == "train")
-        replaced_buffers, before = _rebound(module, args, kwargs), draws()
+    with _quiet(), undisturbed(module) as kept:
+        changed, before = _changed(module, args, kwargs, mode, kept), draws()
+        _switch(module, mode)
         try:
             program = torch.export.export(module, args, kwargs, strict=False)
+            inline_(program)
             without_idle_dropout(program)
             replaced = as_values(program.graph)
             if replaced is None:
                 program = program.run_decompositions({})  # gives writes through views their data edges, but takes long
         except Exception as error:
             raise TraceError(_explain(module, mode, error)) from error
-        if draws() != before:
-            raise TraceError(
-                f"{name} cannot be traced in {mode} mode: its forward draws from Python's or NumPy's `random`, so one "
-                "trace does not tell what the next pass computes (use torch's random numbers, which are in the graph)"
-            )
-    specs = program.graph_signature.output_specs
-    if unseen := replaced_buffers - {spec.target for spec in specs if spec.kind is OutputKind.BUFFER_MUTATION}:
-        raise TraceError(
-            f"{name} cannot be traced in {mode} mode: its forward puts another tensor in the place of the buffer "
-            f"'{min(unseen)}', which the trace does not show (write into it, with copy_() or +=)"
-        )
+        names = canonical_names(module)
+        unseen = {names[path] for path in changed} - {names.get(path, path) for path in written(program)}
+        refusal = _unseen(program, unseen, drawn=draws() != before)
+    if refusal:
+        raise TraceError(f"{name} cannot be traced in {mode} mode: {refusal}")
     graph = _convert(program, canonical_names(module), mode, replaced or {})
     loose = next((graph.by_name[n] for n in graph.by_name if n in graph.shapeless), None)
     if loose is not None:
@@ -113,24 +109,43 @@ def trace_mode(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
     return graph
 
 
-def _rebound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[str]:
-    """Buffers that are other tensors after a pass, with other values."""
-    held = [
-        (f"{path}.{name}".lstrip("."), child, name, value)
-        for path, child in module.named_modules()
-        for name, value in child._buffers.items() if value is not None
-    ]  # fmt: skip
+def _unseen(program: ExportedProgram, changed: set[str], *, drawn: bool) -> str:
+    """What the forward does that its trace does not show, or nothing."""
+    if drawn:
+        return (
+            "its forward draws from Python's or NumPy's `random`, so one trace does not tell what the next pass "
+            "computes (use torch's random numbers, which are in the graph)"
+        )
+    if changed:
+        return (
+            f"its forward changes '{min(changed)}', or puts another tensor in its place, which the trace does not show "
+            "(write into it, with copy_() or +=)"
+        )
+    if hidden := hidden_write(program.graph):
+        place = _where(hidden.meta.get("stack_trace"))
+        return (
+            f"{hidden.target}{f' at {place}' if place else ''} writes to a tensor from within a region that the trace "
+            "does not look into (make a new tensor there instead)"
+        )
+    return ""
+
+
+def _changed(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Mode, kept: Kept) -> set[str]:
+    """Parameters and buffers that have other values after a pass, which are given theirs again."""
     try:
-        with undisturbed(module), torch.no_grad():
+        with torch.no_grad():
+            _switch(module, mode)
+            args, kwargs = fresh((args, kwargs))
             module(*args, **kwargs)
-            now = [(path, value, child._buffers.get(name)) for path, child, name, value in held]
-            return {path for path, old, new in now if new is not old and not _alike(old, new)}
     except Exception:
+        kept.put_back()
         return set()  # the exporter has more to say
+    return kept.put_back()
 
 
-def _alike(old: Tensor, new: Tensor | None) -> bool:
-    return new is not None and old.shape == new.shape and old.dtype == new.dtype and torch.equal(old, new)
+def _switch(module: nn.Module, mode: Mode) -> None:
+    if module.training != (mode == "train"):
+        module.train(mode == "train")
 
 
 def _convert(
@@ -159,13 +174,14 @@ def _convert(
                 value = program.constants.get(target)
                 if isinstance(value, Tensor):
                     constants[fx_node.name] = value.detach()
-            node = Node(fx_node.name, op, (), {}, shapes, dtypes, target or fx_node.name)
+            node = Node(fx_node.name, op, (), {}, shapes, dtypes, target or fx_node.name, last=_is_last(values))
         else:
             resolve = _Resolver(known)
             op = str(replaced[fx_node]) if fx_node in replaced else _op_name(fx_node)
             node = Node(
                 fx_node.name, op, resolve(fx_node.args), resolve(fx_node.kwargs), shapes, dtypes,
-                where=_where(fx_node.meta.get("stack_trace")), module=_module(fx_node),
+                target=_held(program, fx_node), where=_where(fx_node.meta.get("stack_trace")), module=_module(fx_node),
+                last=_is_last(values),
             )
             if fx_node in replaced:  # from here on, every name of what it was written to means the new value
                 old = node.args[0].name
@@ -177,12 +193,12 @@ def _convert(
         if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION) and hasattr(spec.arg, "name")
     )
     present = {node.name for node in nodes}
-    written = tuple(
+    mutations = tuple(
         (owners[canonical.get(spec.target, spec.target)], spec.arg.name)
         for spec in program.graph_signature.output_specs
-        if spec.kind is OutputKind.BUFFER_MUTATION and canonical.get(spec.target, spec.target) in owners
+        if spec.kind in WRITTEN and canonical.get(spec.target, spec.target) in owners
     )
-    return Graph(mode, tuple(nodes), tuple(name for name in outputs if name in present), constants, written)
+    return Graph(mode, tuple(nodes), tuple(name for name in outputs if name in present), constants, mutations)
 
 
 class _Resolver:
@@ -201,6 +217,13 @@ class _Resolver:
         return value
 
 
+def _is_last(value: object) -> bool:
+    """Whether channels lie last in memory, which strides tell also of a single position."""
+    if not isinstance(value, Tensor) or value.dim() not in (4, 5):
+        return False
+    return value.stride(1) == 1 and max(value.stride()[2:]) > 1
+
+
 def _op_name(fx_node: torch.fx.Node) -> str:
     target = fx_node.target
     if fx_node.op == "get_attr":
@@ -209,6 +232,11 @@ def _op_name(fx_node: torch.fx.Node) -> str:
         return str(target)
     name = getattr(target, "__name__", str(target))
     return GETITEM if name == "getitem" else f"python.{name}"
+
+
+def _held(program: ExportedProgram, fx_node: torch.fx.Node) -> str:
+    """For what is taken from the program itself, its contents."""
+    return contents(attrgetter(str(fx_node.target))(program.graph_module)) if fx_node.op == "get_attr" else ""
 
 
 def _signature(values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -247,6 +275,9 @@ def _explain(module: nn.Module, mode: Mode, error: Exception) -> str:
             place = f" at {path.rsplit('/', 1)[-1]}:{stack.tb_lineno}"
         stack = stack.tb_next
     advice = "check that the example inputs fit the model's forward, and move data-dependent Python branches out of it"
+    averaging = [path for path, child in module.named_modules() if getattr(child, "momentum", 0.0) is None]
+    if mode == "train" and averaging and type(error).__name__ == "GuardOnDataDependentSymNode":
+        advice = f"'{averaging[0]}' has momentum=None and averages by its count of batches; give it one, such as 0.1"
     name = type(module).__name__
     return f"{name} cannot be traced in {mode} mode{place}: {type(error).__name__}: {reason} ({advice})"
 
@@ -264,6 +295,7 @@ def _trace_parts(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     try:
         with undisturbed(module), torch.no_grad():
             module.train(mode == "train")
+            args, kwargs = fresh((args, kwargs))
             module(*args, **kwargs)
     except Exception:
         return []

@@ -25,7 +25,10 @@ class Ref:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator application, or a leaf (input, parameter, buffer, constant)."""
+    """One operator application, or a leaf (input, parameter, buffer, constant).
+
+    `last` tells that the values lie channels last in memory, where some kernels compute otherwise.
+    """
 
     name: str
     op: str
@@ -36,6 +39,7 @@ class Node:
     target: str = ""
     where: str = ""
     module: str = ""
+    last: bool = field(default=False, compare=False)
 
     @property
     def shape(self) -> Shape:
@@ -69,7 +73,7 @@ class Node:
 class Graph:
     """What one forward pass of a module (or of one part of it) computes, in one mode or in `both` alike.
 
-    `mutations` pairs each buffer that the pass writes with the value it writes, both by node name.
+    `mutations` pairs each buffer or parameter that the pass writes with the value it writes, both by node name.
     """
 
     mode: Mode
@@ -105,6 +109,11 @@ class Graph:
     def by_name(self) -> Mapping[str, Node]:
         """Nodes by name."""
         return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Where in the graph each node is."""
+        return {node.name: place for place, node in enumerate(self.nodes)}
 
     @cached_property
     def readers(self) -> Mapping[str, tuple[str, ...]]:

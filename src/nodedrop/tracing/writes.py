@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
-from torch.fx import Graph, Node
+from torch.export.graph_signature import OutputKind
+from torch.fx import Graph, GraphModule, Node
 
+WRITTEN = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 _ATEN: Any = torch.ops.aten
 _VALUES = {
     _ATEN.relu_.default: _ATEN.relu.default,
@@ -47,29 +51,71 @@ _DROPOUTS = {
 def without_idle_dropout(program: ExportedProgram) -> None:
     """Take out dropout that drops nothing. It returns the very tensor it was given, while torch's own passes take the
     result for a copy, which tells in what is written to either of them later."""
-    for node in list(program.graph.nodes):
-        if node.target not in _DROPOUTS or (node.args[1] != 0 and node.args[2]):
-            continue
-        given = node.args[0]
-        node.replace_all_uses_with(given)
-        for spec in program.graph_signature.output_specs:
-            if getattr(spec.arg, "name", None) == node.name:
-                spec.arg.name = given.name
-        program.graph.erase_node(node)
-    program.graph_module.recompile()
+    for module in [module for module in program.graph_module.modules() if isinstance(module, GraphModule)]:
+        for node in list(module.graph.nodes):
+            if node.target not in _DROPOUTS or (node.args[1] != 0 and node.args[2]):
+                continue
+            given = node.args[0]
+            node.replace_all_uses_with(given)
+            for spec in program.graph_signature.output_specs if module is program.graph_module else ():
+                if getattr(spec.arg, "name", None) == node.name:
+                    spec.arg.name = given.name
+            module.graph.erase_node(node)
+        module.recompile()
 
 
 def disturbs(node: Node) -> bool:
     """Whether a node writes what another may read. A batch norm that trains only keeps its statistics up to date."""
-    target: Any = node.target
     if _trains(node):
         stats = [stat for stat in node.args[3:5] if isinstance(stat, Node)]
         return not all(_trains(user) and user.args[3:5] == node.args[3:5] for stat in stats for user in stat.users)
-    return isinstance(target, OpOverload) and target._schema.is_mutable and not counts(node)
+    if node.target is torch.amp.autocast_mode._enter_autocast:  # what follows is cast, and no cast is seen
+        return True
+    return any(map(_writes, _within(node))) or (_is_mutable(node) and not counts(node))
+
+
+def _writes(node: Node) -> bool:
+    return _is_mutable(node) or _trains(node)
+
+
+def hidden_write(graph: Graph) -> Node | None:
+    """An operator that writes from within a region of the forward that is a graph of its own, if there is one."""
+    return next((inner for node in graph.nodes for inner in _within(node) if _is_mutable(inner)), None)
+
+
+def _within(node: Node) -> Iterator[Node]:
+    """Every node of the bodies that an operator is given: a region that casts, both sides of a `torch.cond`."""
+    if node.op != "call_function":
+        return
+    for name in node.all_input_nodes:
+        body = attrgetter(str(name.target))(node.graph.owning_module) if name.op == "get_attr" else None
+        if isinstance(body, GraphModule):
+            for inner in body.graph.nodes:
+                yield inner
+                yield from _within(inner)
+
+
+def _is_mutable(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def _trains(node: Node) -> bool:
-    return node.target is _ATEN.batch_norm.default and bool(node.args[5])
+    return node.target in (_ATEN.batch_norm.default, _ATEN.instance_norm.default) and bool(node.args[5])
+
+
+def written(program: ExportedProgram) -> set[str]:
+    """Names of the parameters and buffers that a trace shows to be written."""
+    signature = program.graph_signature
+    leaves = {spec.arg.name: str(spec.target) for spec in signature.input_specs if hasattr(spec.arg, "name")}
+    inplace = {leaves[node.name] for node in program.graph.nodes if node.name in leaves and _is_written(node)}
+    return inplace | {str(spec.target) for spec in signature.output_specs if spec.kind in WRITTEN}
+
+
+def _is_written(leaf: Node) -> bool:
+    """Whether an operator writes right into a leaf: a norm that trains into its statistics."""
+    return any(
+        leaf in user.args[3:5] if _trains(user) else _is_mutable(user) and leaf is user.args[0] for user in leaf.users
+    )
 
 
 def counts(node: Node) -> bool:

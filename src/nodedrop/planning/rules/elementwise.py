@@ -12,8 +12,7 @@ from ..walk import Outcome, Walk, label_rule
 # At 0 itself these have a slope: their zero region ends just below.
 _BELOW = math.nextafter(0.0, -1.0)
 
-# Where the activation's output is exactly zero, and its slope, too: for inputs up to this number, given its arguments.
-ZERO_REGION: dict[str, Callable[[Node], float | None]] = {
+_EDGES: dict[str, Callable[[Node], float | None]] = {
     "aten.relu.default": lambda n: 0.0,
     "aten.relu_.default": lambda n: 0.0,
     "aten.relu6.default": lambda n: 0.0,
@@ -26,6 +25,20 @@ ZERO_REGION: dict[str, Callable[[Node], float | None]] = {
     "aten.hardsigmoid.default": lambda n: -3.0,
     "nodedrop.soft_clamped_relu.default": lambda n: 0.0,
 }
+
+
+def _if_known(edge: Callable[[Node], float | None]) -> Callable[[Node], float | None]:
+    """A region that depends on what the forward computes has no place that is known beforehand."""
+
+    def known(node: Node) -> float | None:
+        computed = any(isinstance(value, Ref) for value in (*node.args[1:], *node.kwargs.values()))
+        return None if computed else edge(node)
+
+    return known
+
+
+# Where the activation's output is exactly zero, and its slope, too: for inputs up to this number, given its arguments.
+ZERO_REGION = {op: _if_known(edge) for op, edge in _EDGES.items()}
 
 NO_ZERO_REGION = {
     "aten.gelu.default": "GELU", "aten.silu.default": "SiLU", "aten.leaky_relu.default": "LeakyReLU",

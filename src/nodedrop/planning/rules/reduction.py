@@ -8,7 +8,7 @@ from ..walk import Outcome, Read, Side, Walk, label_rule
 
 
 def _axes(axes: object, rank: int) -> set[int]:
-    if axes is None or axes == ():
+    if axes is None or axes == () or axes == []:
         return set(range(rank))
     return {int(d) % rank for d in (axes if isinstance(axes, list | tuple) else (axes,))}
 
