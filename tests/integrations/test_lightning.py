@@ -322,6 +322,10 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     for every in (0, "step", 2.5, True):
         with pytest.raises(InputError, match="every must be 'epoch' or a number of steps"):
             NodeDropCallback(every=every)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="λ must be a number from 0 on, not -1"):
+        NodeDropCallback(lam=-1)
+    with pytest.raises(InputError, match="Module has no part 'nett', which submodule names"):
+        trainer(NodeDropCallback(submodule="nett"), epochs=1).fit(Module(), batches())
     with pytest.raises(InputError, match="outside the declared domain"):
         trainer(NodeDropCallback(domain=(0.0, 0.1)), epochs=1).fit(Module(), batches())
     run = trainer(NodeDropCallback(), epochs=1)

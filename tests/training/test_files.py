@@ -337,7 +337,7 @@ SENTENCES = {
     "empty": r"is neither a safetensors file nor one written by torch.save",
     "whole model": r"is damaged, or no state_dict .*; write it with",
     "list": r"holds a list, and a state_dict was expected",
-    "checkpoint": r"is no state_dict: it holds 'epoch' of type int; if the state_dict lies inside, pass that part",
+    "checkpoint": r"is no state_dict: it holds 'epoch' of type int; if .* lies inside, give that part alone",
     "code": r"is damaged, or no state_dict",
     "folder": r"cannot be read: Is a directory",
     "absent": r"cannot be read: No such file or directory",
@@ -370,10 +370,10 @@ def test_a_file_of_another_architecture_is_refused(name: str, tmp_path: Path) ->
     small, model, sentence = OTHERS[name][0](), OTHERS[name][1](), OTHERS[name][2]
     save(small, tmp_path / "m")
     before = snapshot(model)
-    with pytest.raises(InputError, match=f"does not come from this model: .*{sentence}.*, and no cut of nodedrop's"):
+    with pytest.raises(InputError, match=f"does not fit this model: .*{sentence}.*, and no cut of nodedrop's"):
         load(model, tmp_path / "m")
     if name in ("kernel", "rows"):  # no file needs to say that these are never cut
-        with pytest.raises(InputError, match=f"the state_dict does not come from this model: .*{sentence}"):
+        with pytest.raises(InputError, match=f"the state_dict does not fit this model: .*{sentence}"):
             load(model, small.state_dict())
     assert_untouched(model, before)
 

@@ -39,7 +39,8 @@ BEGINNINGS: dict[str, Callable[[], list[nn.Module]]] = {
 
 def network(name: str) -> nn.Sequential:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), *BEGINNINGS[name](), nn.Linear(8, 2))
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), *BEGINNINGS[name](), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    nn.init.constant_(model[-3].bias, 1.0)
     nn.init.constant_(model[0].bias, 1.0)
     return model
 
@@ -75,7 +76,7 @@ def test_frozen_zeros_go() -> None:
     model[2].weight.requires_grad_(False)
     drop = NodeDrop(model, None, torch.rand(2, 4), lam=0.0)
     assert drop.drop() is not None
-    assert model[-1].in_features == 1
+    assert model[3].in_features == 1
 
 
 def test_what_is_cut_has_no_gradients() -> None:

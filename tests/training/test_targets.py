@@ -147,7 +147,7 @@ def in_a_row(net: Any, x: Tensor) -> Tensor:
 def without(net: Any, x: Tensor) -> Tensor:
     """The norm that no activation follows is passed last."""
     x = net.a(x)
-    return net.head(net.norm(x).relu()) + net.other(x)  # type: ignore[no-any-return]
+    return net.head(net.norm(x).relu()) + net.head(net.other(x))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -245,3 +245,43 @@ def test_a_norm_without_statistics_is_one_too() -> None:
     (target,) = drop.targets
     assert not target.direct
     assert [one.scale for one in target.norms] == ["norm.weight"]
+
+
+KEPT: dict[str, Callable[[], nn.Module]] = {
+    "counts in the statistics of a group norm": lambda: nn.Sequential(nn.GroupNorm(2, 4), conv(4, 2)),
+    "network output": nn.Identity,
+}
+
+
+@pytest.mark.parametrize("reason", KEPT)
+def test_units_that_could_not_be_cut_are_not_pressed(reason: str) -> None:
+    """They would lose what they do, and stay."""
+    model = nn.Sequential(conv(3, 4), nn.ReLU(), KEPT[reason]())
+    with pytest.raises(InputError, match=f"could not be cut if they were dead: 0: {reason}"):
+        pressing(model.double())
+    whole = nn.Sequential(conv(3, 3), nn.ReLU(), model).double()
+    with pytest.raises(InputError, match=f"include names '2.0', and no unit of '2.0' could be cut: {reason}"):
+        pressing(whole, include=["2.0"])
+    drop = pressing(whole)
+    drop.penalty().backward()
+    assert "2.0" not in drop.widths
+    assert whole[0].weight.grad is not None
+    assert model[0].weight.grad is None
+
+
+def test_what_a_cut_was_refused_for_is_not_pressed_any_more() -> None:
+    def run(net: Any, x: Tensor) -> Tensor:
+        return net.head(net.a(x).relu().view(-1, 4)) + net.other(net.b(x).relu())  # type: ignore[no-any-return]
+
+    layers = {"a": nn.Linear(3, 4), "b": nn.Linear(3, 4), "head": nn.Linear(4, 2), "other": nn.Linear(4, 2)}
+    model = Net(run, **layers).double()
+    drop = pressing(model, torch.rand(2, 3, dtype=torch.float64))
+    assert list(drop.widths) == ["a", "b"]
+    with torch.no_grad():
+        model.a.bias[0] = -99.0
+        model.b.bias.fill_(9.0)
+    with pytest.warns(UserWarning, match="left alone from now on"):
+        assert drop.drop() is None
+    assert list(drop.widths) == ["b"]
+    drop.penalty().backward()
+    assert model.a.weight.grad is None

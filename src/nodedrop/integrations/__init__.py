@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
+from inspect import signature
 from operator import gt
 from typing import Any, Literal
 
@@ -14,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import InputError
 from ..training import NodeDrop, load
-from ..training.schedules import Schedule
+from ..training.schedules import Schedule, check_lam
 
 
 class Shrinking:
@@ -30,6 +32,12 @@ class Shrinking:
     ) -> None:
         if every != "epoch" and not (type(every) is int and every >= 1):
             raise InputError(f"every must be 'epoch' or a number of steps from 1 on, not {every!r}")
+        known = list(signature(NodeDrop).parameters)
+        for name in (name for name in options if name not in known):
+            near = get_close_matches(name, known, 1)
+            raise InputError(f"there is no option '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+        if not callable(lam):
+            check_lam(lam)
         super().__init__()
         self.lam, self.every, self.example_inputs, self.options = lam, every, example_inputs, options
         self.drop: NodeDrop | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,6 +46,9 @@ class NodeDropCallback(Shrinking, TrainerCallback):
         every: Literal["epoch"] | int = "epoch",
         **options: Any,
     ) -> None:
+        given: object = example_inputs
+        if not isinstance(given, Mapping):
+            raise InputError(f"example_inputs must be a dict of keyword inputs, not a {type(given).__name__}")
         super().__init__(lam, every=every, example_inputs=example_inputs, **options)
 
     def on_init_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:

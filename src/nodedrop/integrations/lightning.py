@@ -8,6 +8,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from ..errors import InputError
 from ..training.schedules import Schedule
 from . import Shrinking, require_one_process, shrink_on_load
 
@@ -58,6 +59,8 @@ class NodeDropCallback(Shrinking, Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Comes before a checkpoint is loaded."""
+        if self.submodule not in dict(pl_module.named_modules()):
+            raise InputError(f"{type(pl_module).__name__} has no part '{self.submodule}', which submodule names")
         self._hook = shrink_on_load(pl_module)
         if stage == "fit":
             require_one_process(trainer.world_size)

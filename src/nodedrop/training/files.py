@@ -205,7 +205,7 @@ def _bare(found: Any, where: str) -> Saved:
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise InputError(
                 f"{where} is no state_dict: it holds {name!r} of type {type(value).__name__}; "
-                "if the state_dict lies inside, pass that part"
+                "if the state_dict lies inside, give that part alone"
             )
     return Saved(where, found)
 
@@ -242,7 +242,7 @@ def matched(module: nn.Module, saved: Saved) -> dict[str, Tensor]:
         if problem and canonical[name] not in needed:
             del values[canonical[name]]  # a cache that the model makes anew
         elif problem:
-            raise InputError(f"{saved.where} does not come from this model: '{name}' {problem}")
+            raise InputError(f"{saved.where} does not fit this model: '{name}' {problem}")
     return values
 
 
@@ -267,7 +267,10 @@ def _misfit(own: Tensor, value: Tensor, kept: Sequence[int], told: bool) -> str 
     if len(old) != len(new):
         return f"has {len(new)} axes there, shape {new}, and {len(old)} in the model, shape {old}"
     if any(there > here for there, here in zip(new, old, strict=True)):
-        return f"has shape {new} there, larger than the model's {old}, and a cut only makes smaller"
+        return (
+            f"has shape {new} there, larger than the model's {old}, and a cut only makes smaller; if the file is from "
+            "before a cut, load it into a model built anew"
+        )
     for axis in (axis for axis in kept if new[axis] != old[axis]):
         problem = f"has shape {new} there and {old} in the model, and no cut of nodedrop's made axis {axis} smaller"
         return f"{problem}; if other means did, use nodedrop.load(…, cut_elsewhere=True)" if told else problem

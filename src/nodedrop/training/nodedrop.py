@@ -8,7 +8,6 @@ import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -22,47 +21,20 @@ from ..errors import CollapseError, CutError, InputError
 from ..functional.spared import check_spare, pressed
 from ..intake import Options, uncounted
 from ..ledger import LedgerFile
-from ..proof import Certificate, Evidence
+from ..proof import Evidence
 from ..session import OnCollapse, Outcome, Session
 from ..tracing import tensors_of
 from .cost import factors
+from .events import DropEvent
 from .inputs import InputWatch, odd_modes, require_modes
 from .late import late
 from .ranks import Ranks, unwrapped
 from .refusals import warn_refused
-from .schedules import Schedule, constant
+from .schedules import Schedule, check_lam, constant
 from .targets import Target, choose, find_targets, nothing_left, require_names
 from .terms import BatchCount, Penalties
 
 _IN_USE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-
-
-@dataclass(frozen=True)
-class DropEvent:
-    """One cut: what went, and what it changed. `collapsed` names layers all of whose units are dead.
-
-    `removed` has all units that went, also of layers that the penalty does not act on; `units` counts those left in the
-    layers that it acts on, as `NodeDrop.widths` has them. torch has no convolution without channels, so a
-    collapsed layer keeps one dead unit, which is not counted if the collapse is allowed.
-    """
-
-    step: int
-    removed: tuple[Certificate, ...]
-    parameters: int
-    units: int
-    difference: float
-    eval_change: float | None = None
-    collapsed: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for a JSON file."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        text = f"step {self.step}: {len(self.removed)} units removed, {self.units} left, {self.parameters:,} parameters"
-        if self.eval_change is not None:
-            text += f", eval-mode outputs changed by up to {self.eval_change:.2e} (relative)"
-        return text
 
 
 class NodeDrop:
@@ -132,7 +104,7 @@ class NodeDrop:
         lam_of: Mapping[str, float] | None = None,
         spare_of: Mapping[str, float] | None = None,
         on_collapse: OnCollapse = "keep",
-        copies: Sequence[nn.Module] = (),
+        copies: nn.Module | Sequence[nn.Module] = (),
         check_inputs: bool = True,
         timeout: float = 300.0,
         ledger: str | os.PathLike[str] | LedgerFile | None = None,
@@ -157,7 +129,7 @@ class NodeDrop:
         )
         self._ranks = None if wrapper is None else Ranks(wrapper, timeout)
         agree = None if self._ranks is None else self._ranks.agree
-        same = [_plain(item) for item in copies]
+        same = [_plain(item) for item in ([copies] if isinstance(copies, nn.Module) else copies)]
         self._open = partial(Session, inner, example_inputs, options, optimizer, same, agree)
         self._session = self._open()
         self.ledger: LedgerFile | None = None
@@ -192,7 +164,7 @@ class NodeDrop:
         for _, named, _, _ in self._terms:
             check_spare(self._spare(0) if named is None else named, multiple)
         self._watch = InputWatch(model, self._session.domain, batch_size, dtype) if check_inputs else None
-        self._holds, self._modes = True, odd_modes(self.model)
+        self._holds, self._owned, self._modes = True, False, odd_modes(self.model)
         _IN_USE.add(self.model)
         self.step, self._collapsed = 0, tuple[str, ...]()
         self.events: list[DropEvent] = []
@@ -201,7 +173,7 @@ class NodeDrop:
     @property
     def lam(self) -> float:
         """λ at this step."""
-        return self._schedule(self.step)
+        return check_lam(self._schedule(self.step))
 
     @property
     def widths(self) -> dict[str, int]:
@@ -222,6 +194,7 @@ class NodeDrop:
 
     def penalty(self) -> Tensor:
         """λ times the penalties of all layers, to be added to the loss; counts one step."""
+        self._require_open()
         if self._watch is not None and self._watch.free:
             self._watch.check()
         lam, share = self.lam, self._spare(self.step)
@@ -240,17 +213,19 @@ class NodeDrop:
 
     def drop(self) -> DropEvent | None:
         """Cut what is dead now. Returns what went, or None."""
+        self._require_open()
         if any(not token.taken for token in self._pending):
             raise CutError(
-                "drop() was called between penalty() and backward(), and a cut would invalidate the graph in between; "
-                "call it after optimizer.step()"
+                "a penalty() waits for its backward(), and a cut would invalidate the graph in between; call drop() "
+                "after optimizer.step(), and of a penalty that is only looked at keep .item() alone"
             )
         _require_training_possible()
         if self._shapes != _shapes(self.model):
             raise InputError(
-                "the model's tensors changed their shapes by other hands than this NodeDrop's; after loading or "
-                "compacting a model make a new NodeDrop, or load this one's state with load_state_dict()"
+                "the model's tensors changed shape or type by other hands than this NodeDrop's; after loading, "
+                "compacting or casting a model make a new NodeDrop, or load this one's state with load_state_dict()"
             )
+        self._warn_unowned()
         if self._watch is not None:
             self._watch.check()
             require_modes(self.model, self._modes)
@@ -260,19 +235,20 @@ class NodeDrop:
         known = self.refused
         with nullcontext() if self.ledger is None else self.ledger.at(self.step):
             outcome = self._session.cut_(self.on_collapse)
-        warn_refused({layer: why for layer, why in self.refused.items() if layer not in known})
-        if outcome.removed:
+        news = {layer: why for layer, why in self.refused.items() if layer not in known}
+        warn_refused(news)
+        if outcome.removed or news:
             self._refresh()
-            if self._ranks is not None:
-                self._ranks.rebuild()
+        if outcome.removed and self._ranks is not None:
+            self._ranks.rebuild()
         collapsed = outcome.collapsed
-        news = [name for name in collapsed if name not in self._collapsed]
+        empty = [name for name in collapsed if name not in self._collapsed]
         self._collapsed = collapsed
         event = None
-        if outcome.removed or (news and self.on_collapse == "allow"):
+        if outcome.removed or (empty and self.on_collapse == "allow"):
             event = self._event(outcome)
             self.events.append(event)
-        self._warn(news)
+        self._warn(empty)
         return event
 
     def _event(self, outcome: Outcome) -> DropEvent:
@@ -281,11 +257,12 @@ class NodeDrop:
             self.step, outcome.removed, *sizes, outcome.difference, outcome.eval_change, outcome.collapsed
         )
 
-    def _warn(self, news: list[str]) -> None:
+    def _warn(self, empty: list[str]) -> None:
         """Say once that the last unit of a layer is dead."""
-        if news and self.on_collapse == "error":
-            raise CollapseError(f"the last unit of layer '{news[0]}' is dead, and the output constant; try a smaller λ")
-        for name in news if self.on_collapse == "keep" else ():
+        if empty and self.on_collapse == "error":
+            name = empty[0]
+            raise CollapseError(f"the last unit of layer '{name}' is dead, and the output constant; try a smaller λ")
+        for name in empty if self.on_collapse == "keep" else ():
             warnings.warn(
                 f"every unit of layer '{name}' is dead and one was kept; λ = {self.lam:g} is too large for it, try "
                 f"λ = {self.lam / 10:g} or lam_of={{'{name}': 0.1}}",
@@ -303,6 +280,11 @@ class NodeDrop:
         if {*state, "ledger"} != set(self.state_dict()):  # older states have none
             raise InputError(f"this is no state of a NodeDrop: it holds {sorted(state)}")
         session = self._open()
+        if not set(self._session.state()["origin"]) <= set(state["origin"]):
+            raise InputError(
+                "this state is from before cuts that this NodeDrop has made since; build model and NodeDrop anew, and "
+                "load weights and state of that time there"
+            )
         session.restore(state)
         if self.ledger is not None:
             self.ledger.follow(session, state.get("ledger"))
@@ -310,12 +292,12 @@ class NodeDrop:
         self._refresh()
         if self._ranks is not None:
             self._ranks.rebuild()
-        self.events = [_event(data) for data in state["events"]]
+        self.events = [DropEvent.from_json(data) for data in state["events"]]
 
     def _refresh(self) -> None:
         tensors = tensors_of(self.model)
-        self._found = find_targets(self._session.structure)
-        able = [target for target in self._found if not target.computed]
+        self._found = find_targets(self._session.structure, self._session.blocked)
+        able = [target for target in self._found if target.able]
         self.targets = choose(able, self._include, self._exclude)
         self._shapes = _shapes(self.model)
         domain = self._session.domain
@@ -338,6 +320,24 @@ class NodeDrop:
                 names = ", ".join(target.layer for target in self.targets)
                 raise InputError(f"{name} names '{pattern}', and no layer that the penalty acts on does: {names}")
 
+    def _require_open(self) -> None:
+        if not getattr(self, "_holds", False):
+            raise InputError("this NodeDrop was closed, and has let go of the model; make a new one")
+
+    def _warn_unowned(self) -> None:
+        """Say once what the penalty acts on and no optimizer moves. Groups may be added until the first look."""
+        own = {id(p) for item in self._session.optimizers for group in item.param_groups for p in group["params"]}
+        if self._owned or not own:
+            return
+        self._owned, tensors = True, tensors_of(self.model)
+        pressed = (target for target in self.targets if self._trained(target))
+        still = [t.layer for t in pressed if not any(id(tensors[name]) in own for name in t.parameters)]
+        if still:
+            warnings.warn(
+                f"the penalty does not move {', '.join(still)}: the optimizer does not have their parameters",
+                stacklevel=3,
+            )
+
     def _trained(self, target: Target) -> bool:
         """Whether anything that the penalty acts on takes a gradient."""
         tensors = tensors_of(self.model)
@@ -359,8 +359,8 @@ def _last(table: Mapping[str, float], target: Target) -> float | None:
     return found[-1] if found else None
 
 
-def _shapes(model: nn.Module) -> list[tuple[int, ...]]:
-    return [tuple(p.shape) for p in model.parameters()]
+def _shapes(model: nn.Module) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return [(tuple(p.shape), p.dtype) for p in model.parameters()]
 
 
 def _require_training_possible() -> None:
@@ -371,6 +371,8 @@ def _require_training_possible() -> None:
 
 def _plain(item: nn.Module) -> nn.Module:
     """A copy of the model out of compiled wrappers and averages."""
+    if not isinstance(item, nn.Module):
+        raise InputError(f"copies are modules that average the model, such as AveragedModel, not {type(item).__name__}")
     item = unwrapped(item)[0]
     return unwrapped(item.module)[0] if isinstance(item, AveragedModel) else item
 
@@ -393,8 +395,3 @@ class _Marked(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         ctx.token.taken = True
         return gradients[0], None
-
-
-def _event(data: Mapping[str, Any]) -> DropEvent:
-    removed = tuple(Certificate(**{**item, "modes": tuple(item["modes"])}) for item in data["removed"])
-    return DropEvent(**{**data, "removed": removed, "collapsed": tuple(data["collapsed"])})

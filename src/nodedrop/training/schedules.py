@@ -20,7 +20,7 @@ def constant(lam: float) -> Schedule:
     >>> constant(1e-5)(1000)
     1e-05
     """
-    _check(lam)
+    check_lam(lam)
     return lambda step: lam
 
 
@@ -31,7 +31,7 @@ def warm_up(lam: float, steps: int) -> Schedule:
     >>> rate(99), rate(100)
     (0.0, 1e-05)
     """
-    _check(lam)
+    check_lam(lam)
     return lambda step: 0.0 if step < steps else lam
 
 
@@ -47,10 +47,13 @@ def anneal(start: float, end: float, steps: int, *, after: int = 0, hold: int = 
     >>> rate(9), rate(59), round(rate(110), 8), rate(160)
     (0.0, 0.001, 0.0001, 1e-05)
     """
-    _check(start)
-    _check(end)
+    check_lam(start)
+    check_lam(end)
     if start == 0 or end == 0:
         raise InputError("a geometric schedule needs λ above 0 at both ends")
+    for name, count in (("steps", steps), ("after", after), ("hold", hold)):
+        if count < 0:
+            raise InputError(f"{name} must be at least 0, not {count}")
 
     def rate(step: int) -> float:
         if step < after:
@@ -76,7 +79,9 @@ def until(schedule: Schedule, steps: int, then: float = 0.0) -> Schedule:
     return lambda step: schedule(step) if step < steps else then
 
 
-def _check(lam: float) -> None:
+def check_lam(lam: float) -> float:
+    """Refuse what no penalty can be multiplied by."""
     value: object = lam
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < inf:
         raise InputError(f"λ must be a number from 0 on, not {lam!r}")
+    return lam

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import prod
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from ..planning.walk import Layer
 from ..tracing.graph import Graph, Node
 from .meetings import ends, meetings
 from .norms import Norm, input_read, norm_read, on_the_left, parameter_behind
+
+_NOTHING: Mapping[int, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class Target:
     Units `direct` do without a batch norm in between, there weight and bias are what counts; of others the scale and
     shift of `norms`. `reads` is a norm right before the layer, which bounds its inputs, `source` the network's input,
     if it reads that, whose domain does; a weight on the `left` reads it across its rows. A `computed` weight is not a
-    parameter itself, but made of one by a parametrization or a mask.
+    parameter itself, but made of one by a parametrization or a mask. Units that could not be cut if they were dead are
+    left out; `held` says why.
     """
 
     layer: str
@@ -48,6 +52,7 @@ class Target:
     reads: Norm | None = None
     source: str | None = None
     left: bool = False
+    held: str = ""
 
     def units(self, weight: Tensor) -> int:
         """How many units a weight of this layer has."""
@@ -60,6 +65,11 @@ class Target:
         return tuple(sorted(behind.union(self.direct)))
 
     @property
+    def able(self) -> bool:
+        """Whether the penalty can act on it."""
+        return bool(self.pressed) and not self.computed
+
+    @property
     def parameters(self) -> tuple[str, ...]:
         """Names of what the penalty acts on."""
         own = (self.weight, self.bias) if self.direct else ()
@@ -67,8 +77,9 @@ class Target:
         return tuple(name for name in found if name is not None)
 
 
-def find_targets(structure: Structure) -> tuple[Target, ...]:
-    """Targets in forward order. A row of a norm belongs to one: the last layer of those that are added before it."""
+def find_targets(structure: Structure, blocked: Mapping[int, str] = _NOTHING) -> tuple[Target, ...]:
+    """Targets in forward order; `blocked` are labels that a cut was refused for. A row of a norm belongs to one: the
+    last layer of those that are added before it."""
     found, stops = dict[str, Target](), ends(structure)
     for layer in structure.layers:
         if layer.weight not in found and (target := _target(structure, layer, stops)) is not None:
@@ -78,18 +89,36 @@ def find_targets(structure: Structure) -> tuple[Target, ...]:
         for target in found.values() if not target.computed
         for norm in target.norms for row in norm.units
     }  # fmt: skip
-    return tuple(own for target in found.values() if (own := _owned(target, owner)).pressed)
+    owned = (_owned(target, owner) for target in found.values())
+    return tuple(_cuttable(structure, target, blocked) for target in owned if target.pressed)
 
 
 def _owned(target: Target, owner: Mapping[tuple[str, int], str]) -> Target:
     """The target with those rows of norms that are its own."""
     if target.computed:
         return target
-    norms = []
-    for norm in target.norms:
-        mine = {row: unit for row, unit in norm.units.items() if owner[norm.scale, row] == target.weight}
-        norms += [replace(norm, units=mine)] if mine else []
-    return replace(target, norms=tuple(norms))
+    return _limited(target, lambda norm, row: owner[norm.scale, row] == target.weight)
+
+
+def _cuttable(structure: Structure, target: Target, blocked: Mapping[int, str]) -> Target:
+    """The target without units that stay whatever their weights are: pressure could only take what they do."""
+    held = dict[int, str]()
+    for layer in structure.layers:
+        if layer.weight == target.weight and len(layer.labels) > 1:  # an only unit stays until the layer may go
+            labels = structure.representative[layer.labels].tolist()
+            for place, label in zip(layer.places.tolist(), labels, strict=True):
+                if (reason := structure.pins.get(label) or blocked.get(label)) is not None:
+                    held[place] = reason
+    if held.keys().isdisjoint(target.pressed):
+        return target
+    left = replace(target, direct=tuple(unit for unit in target.direct if unit not in held), held=min(held.values()))
+    return _limited(left, lambda norm, row: norm.units[row] not in held)
+
+
+def _limited(target: Target, wanted: Callable[[Behind, int], bool]) -> Target:
+    """The target with these rows of its norms."""
+    kept = [replace(n, units={row: unit for row, unit in n.units.items() if wanted(n, row)}) for n in target.norms]
+    return replace(target, norms=tuple(norm for norm in kept if norm.units))
 
 
 def choose(
@@ -108,9 +137,11 @@ def require_names(
     for pattern in (*(include or ()), *exclude):
         if not any(fnmatchcase(name, pattern) for name in names):
             raise InputError(f"no layer is called '{pattern}'; there are {', '.join(names)}")
-    there = [target.layer for target in targets]
+    there, held = [t.layer for t in targets if t.pressed], {t.layer: t.held for t in targets if not t.pressed}
     for pattern in include or () if there else ():
         if not any(fnmatchcase(name, pattern) for name in there):
+            if (name := next((name for name in held if fnmatchcase(name, pattern)), None)) is not None:
+                raise InputError(f"include names '{pattern}', and no unit of '{name}' could be cut: {held[name]}")
             raise InputError(
                 f"include names '{pattern}', and the penalty cannot act there, since no activation with a zero region "
                 f"follows; it can on {', '.join(there)}"
@@ -119,14 +150,18 @@ def require_names(
 
 def nothing_left(targets: Sequence[Target]) -> str:
     """Why there is nothing to act on, given all targets before names chose among them."""
-    if there := [target.layer for target in targets if not target.computed]:
+    if there := [target.layer for target in targets if target.able]:
         return f"include= and exclude= leave none of the layers that NodeDrop can act on: {', '.join(there)}"
-    why = (
-        "none is followed by an activation with a zero region (ReLU, SoftClampedReLU, Hardtanh(0, 1), …)"
-        if not targets
-        else "an activation with a zero region follows, but the weights are computed from "
-        f"{', '.join(target.weight for target in targets)} (a parametrization, a mask); remove that before training"
-    )
+    computed = [target.weight for target in targets if target.computed]
+    if not targets:
+        why = "none is followed by an activation with a zero region (ReLU, SoftClampedReLU, Hardtanh(0, 1), …)"
+    elif computed:
+        why = (
+            f"an activation with a zero region follows, but the weights are computed from {', '.join(computed)} "
+            "(a parametrization, a mask); remove that before training"
+        )
+    else:
+        why = "their units could not be cut if they were dead: " + "; ".join(f"{t.layer}: {t.held}" for t in targets)
     return f"the model has no layer that NodeDrop can act on: {why}"
 
 
