@@ -68,6 +68,7 @@ def test_mistakes_leave_nothing_behind(weights: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     for arguments, words in (
         ([*base, "--weights", weights, "--out", weights], "holds the original weights"),
+        ([*base, "--weights", weights, "--out", tmp_path / "out.pt"], "are written as safetensors; name the file"),
         ([*base, "--weights", weights, "--out", tmp_path / "none" / "out"], "does not exist; make it first"),
         ([*base, "--weights", tmp_path / "none", "--out", out], "cannot be read"),
         ([*base, "--weights", weights, "--out", out, "--ledger", tmp_path / "no" / "l"], "does not exist"),

@@ -75,6 +75,9 @@ def test_a_missing_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.M
         ([*PLANTED, "--onnx", "m.onnx", "--int8"], "--int8 is calibrated on samples"),
         ([*PLANTED, "--onnx", "none/m.onnx"], "the folder 'none' does not exist"),
         (["--model", f"{TARGET}:OneBatchSize", "--example", "2,4", "--pt2", "m.pt2"], "for any batch size"),
+        ([*PLANTED, "--onnx", "m.pt"], "--onnx writes ONNX; name the file 'm.onnx'"),
+        (["--model", f"{TARGET}:Counting", "--example", "2,4", "--pt2", "m.pt2"], "returns numbers beside tensors"),
+        (["--model", f"{TARGET}:Counting", "--example", "2,4", "--onnx", "m.onnx"], "returns numbers beside tensors"),
         (["--pt2", "m.pt2"], "name either the folder of a run or your own network"),
     ],
 )

@@ -127,6 +127,22 @@ def test_a_dead_unit_that_something_keeps_is_pinned_and_not_merely_silent(tmp_pa
     assert [(unit["verdict"], unit["reason"]) for unit in kept] == [("pinned", "it is the last unit of its layer")]
 
 
+def test_a_network_is_named_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "beside_it.py").write_text("WIDTH = 5\n")
+    made = "net = nn.Sequential(nn.Linear(4, beside_it.WIDTH), nn.ReLU())"
+    lines = ["from torch import nn", "import beside_it", made]
+    (tmp_path / "my_net_in_a_file.py").write_text("\n".join(lines))
+    outcome = found("--model", f"{tmp_path / 'my_net_in_a_file.py'}:net", "--example", "2,4")
+    assert sum(outcome["verdicts"].values()) == 5
+
+
+def test_a_file_with_the_name_of_another_module(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("def net(): return None\n")
+    done = run("--model", f"{tmp_path / 'torch.py'}:net", "--example", "2,4")
+    assert done.exit_code == 2
+    assert "has the name of another module" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -137,6 +153,7 @@ def test_a_dead_unit_that_something_keeps_is_pinned_and_not_merely_silent(tmp_pa
         (["--model", f"{TARGET}:planted"], "say what the network's input looks like"),
         (["--model", f"{TARGET}:three", "--example", "2,4"], "must return an nn.Module, and returned a value of type"),
         (["--model", "nothing:net", "--example", "2,4"], "cannot be imported: ModuleNotFoundError"),
+        (["--model", "nothing.py:net", "--example", "2,4"], "there is no file 'nothing.py'"),
         ([*PLANTED, "--domain", "1,0"], "--domain needs two numbers such as 0,1"),
         ([*PLANTED, "--weights", "none.safetensors"], "'none.safetensors' cannot be read"),
         ([*PLANTED, "--mode", "test"], "mode must be 'both', 'train' or 'eval'"),

@@ -60,6 +60,17 @@ class OneBatchSize(nn.Module):
         return out
 
 
+class Counting(nn.Module):
+    """Returns how many rows there were, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, int]:
+        return self.layer(x), x.shape[0]
+
+
 class Fickle(nn.Module):
     """Computes something else while it is traced."""
 

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from ..errors import InputError
+from .domains import DomainOption
 from .progress import JsonOption
-from .subject import BatchOption, BoundsOption, DomainOption, ModeOption, ShapeOption, subject_of
+from .subject import BatchOption, BoundsOption, ModeOption, ShapeOption, subject_of
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -25,9 +26,9 @@ EXAMPLE = (
 
 
 def compact(
-    model: Annotated[str, typer.Option(help="The network, package.module:factory.")],
+    model: Annotated[str, typer.Option(help="The network, package.module:factory or file.py:factory.")],
     weights: Annotated[Path, typer.Option(help="Its weights: safetensors, or a state_dict.")],
-    out: Annotated[Path, typer.Option(help="Where the smaller weights go; nodedrop.load reads them.")],
+    out: Annotated[Path, typer.Option(help="Where the smaller weights go, as safetensors; nodedrop.load reads them.")],
     example: ShapeOption = None,
     domain: DomainOption = None,
     mode: ModeOption = "both",
@@ -51,6 +52,9 @@ def compact(
 
     if out.exists() and weights.exists() and out.samefile(weights):
         raise InputError(f"'{out}' holds the original weights; write the smaller ones to another file")
+    if out.suffix in (".pt", ".pth", ".bin"):
+        better = out.with_suffix(".safetensors")
+        raise InputError(f"the smaller weights are written as safetensors; name the file '{better}'")
     for path in (out, ledger):
         if path is not None and not path.parent.is_dir():
             raise InputError(f"the folder '{path.parent}' of '{path.name}' does not exist; make it first")

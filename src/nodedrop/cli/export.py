@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from ..errors import InputError
+from .domains import DomainOption
 from .progress import DataDirOption, JsonOption
 from .subject import (
-    DomainOption,
     ModelOption,
     RunArgument,
     SamplesOption,
@@ -70,6 +70,8 @@ def export(
     for path in (path for path in (onnx, pt2) if path is not None):
         if not path.parent.is_dir():
             raise InputError(f"the folder '{path.parent}' does not exist; make it first")
+    if onnx is not None and onnx.suffix in (".pt", ".pth", ".pt2", ".safetensors"):
+        raise InputError(f"--onnx writes ONNX; name the file '{onnx.with_suffix('.onnx')}'")
     if onnx is not None:
         needed("onnx", "--onnx")
     subject = subject_of(run, model, weights, domain, example, samples, data_dir)

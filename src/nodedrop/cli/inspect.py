@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import InputError
+from .domains import DomainOption
 from .progress import DataDirOption, JsonOption
 from .subject import (
     BatchOption,
     BoundsOption,
-    DomainOption,
     ModelOption,
     ModeOption,
     RunArgument,

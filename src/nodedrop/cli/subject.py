@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InputError
+from .domains import domain_of, drawn, outside, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 SAMPLES, BATCH = 1000, 50
 
 RunArgument = Annotated[Path | None, typer.Argument(help="Folder of a run that has ended.", metavar="[RUN]")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="A network, package.module:factory.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="A network, package.module:factory or file.py:factory.")
+]
 WeightsOption = Annotated[
     Path | None, typer.Option("--weights", help="Its weights: safetensors, or a state_dict; the factory's if left out.")
-]
-DomainOption = Annotated[
-    str | None, typer.Option("--domain", metavar="LO,HI", help="What inputs lie in, and proofs cover; 0,1 if left out.")
 ]
 ShapeOption = Annotated[
     list[str] | None,
@@ -50,7 +49,7 @@ class Subject:
     name: str
     model: nn.Module
     example: tuple[Tensor, ...]
-    domain: tuple[float, float]
+    domain: Any
     samples: Tensor | None = None
     labels: Tensor | None = None
     batch_size: int | None = None  # the largest training batch, if it is known
@@ -60,7 +59,7 @@ def subject_of(
     run: Path | None,
     model: str | None,
     weights: Path | None,
-    domain: str | None,
+    domain: Sequence[str] | None,
     example: Sequence[str] | None,
     samples: str | None,
     data_dir: Path | None,
@@ -73,7 +72,7 @@ def subject_of(
             raise InputError("a run knows its weights, domain and data; leave --weights, --domain and the like out")
         return _of_run(run, data_dir)
     assert model is not None
-    return _of_factory(model, weights, domain or "0,1", example, samples, data_dir)
+    return _of_factory(model, weights, domain_of(domain), example, samples, data_dir)
 
 
 def _of_run(folder: Path, data_dir: Path | None) -> Subject:
@@ -116,7 +115,7 @@ def _read(name: str, how: Callable[[], Any]) -> Any:
 def _of_factory(
     name: str,
     weights: Path | None,
-    domain: str,
+    domain: Any,
     example: Sequence[str] | None,
     samples: str | None,
     data_dir: Path | None,
@@ -126,15 +125,14 @@ def _of_factory(
     from ..experiments.own import made
     from ..training import load
 
-    ends = ends_of(domain)
     model = made(name)
     if not isinstance(model, nn.Module):
         raise InputError(f"'{name}' must return an nn.Module, and returned a value of type {type(model).__name__}")
     if weights is not None:
         load(model, weights)
-    rows, labels = (None, None) if samples is None else _samples(samples, ends, data_dir)
+    rows, labels = (None, None) if samples is None else _samples(samples, part_of(domain, 0), data_dir)
     if example:
-        inputs = tuple(input_of(text, ends, seed) for seed, text in enumerate(example))
+        inputs = tuple(input_of(text, part_of(domain, seed), seed) for seed, text in enumerate(example))
     elif rows is not None:
         inputs = (rows[:BATCH],)
     else:
@@ -142,26 +140,12 @@ def _of_factory(
     if rows is not None and (len(inputs) > 1 or inputs[0].shape[1:] != rows.shape[1:]):
         shapes = " and ".join(str(tuple(value.shape)) for value in inputs)
         raise InputError(f"samples of shape {tuple(rows.shape)} do not fit the example of shape {shapes}")
-    if rows is not None and rows.is_floating_point():
-        least, most = float(rows.min()), float(rows.max())
-        if not ends[0] <= least <= most <= ends[1]:
-            outside = f"samples lie between {least:.6g} and {most:.6g}, outside the domain [{ends[0]:g}, {ends[1]:g}]"
-            raise InputError(f"{outside}; give the one they have, --domain LO,HI")
-    return Subject(name, model.eval(), inputs, ends, rows, labels)
+    if rows is not None and rows.is_floating_point() and (how := outside(rows, part_of(domain, 0))) is not None:
+        raise InputError(f"samples {how}; give the one they have, --domain LO,HI")
+    return Subject(name, model.eval(), inputs, domain, rows, labels)
 
 
-def ends_of(text: str) -> tuple[float, float]:
-    """The two ends of a domain."""
-    try:
-        lo, hi = map(float, text.split(","))
-    except ValueError:
-        lo, hi = 1.0, 0.0
-    if not -math.inf < lo < hi < math.inf:
-        raise InputError(f"--domain needs two numbers such as 0,1, the smaller one first, and got '{text}'")
-    return lo, hi
-
-
-def input_of(text: str, domain: tuple[float, float], seed: int = 0) -> Tensor:
+def input_of(text: str, domain: Any, seed: int = 0) -> Tensor:
     """An input of a shape: somewhere in the domain, or zeros for whole numbers, which are indices."""
     import torch
 
@@ -175,12 +159,10 @@ def input_of(text: str, domain: tuple[float, float], seed: int = 0) -> Tensor:
         raise InputError(f"--example needs a shape such as 2,3,32,32 or 2,16:int64, and got '{text}'")
     if not dtype.is_floating_point:
         return torch.zeros(shape, dtype=dtype)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.rand(shape, generator=generator, dtype=torch.float64) * (domain[1] - domain[0]) + domain[0]
-    return drawn.clamp(*domain).to(dtype)
+    return drawn(shape, domain, seed).to(dtype)
 
 
-def _samples(name: str, domain: tuple[float, float], data_dir: Path | None) -> tuple[Tensor, Tensor | None]:
+def _samples(name: str, domain: Any, data_dir: Path | None) -> tuple[Tensor, Tensor | None]:
     """Inputs from a file, a data set or a factory; the bytes of images are scaled to the domain."""
     import numpy as np
     import torch
@@ -198,6 +180,8 @@ def _samples(name: str, domain: tuple[float, float], data_dir: Path | None) -> t
     else:
         found = made(name) if is_own(name) else _read(name, lambda: load(name, data_dir))
     if isinstance(found, Data):
+        if not isinstance(domain, tuple):
+            raise InputError(f"images of '{name}' are scaled to --domain LO,HI; for others give them as module:factory")
         scale = replace(Recipe(), domain=f"{domain[0]},{domain[1]}")
         labels = None if found.text else found.test_labels[:SAMPLES]
         return images(scale, found, SAMPLES).contiguous(), labels

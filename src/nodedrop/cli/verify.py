@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InputError
+from .domains import DomainOption, domain_of, part_of
 from .progress import JsonOption
-from .subject import ends_of, input_of
+from .subject import input_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -30,7 +31,7 @@ def verify(
     ] = None,
     before: Annotated[Path | None, typer.Option(help="Weights of the larger network.")] = None,
     after: Annotated[Path | None, typer.Option(help="Weights of the smaller network.")] = None,
-    model: Annotated[str | None, typer.Option(help="The larger network, package.module:factory.")] = None,
+    model: Annotated[str | None, typer.Option(help="The larger network, package.module:factory or file.py:f.")] = None,
     ledger: Annotated[Path | None, typer.Option(help="The certificates, which are then derived again.")] = None,
     example: Annotated[
         list[str] | None,
@@ -38,9 +39,7 @@ def verify(
             metavar="N,N,…", help="Shape of an input, 2,3,32,32 or 2,16:int64, or module:function; repeatable."
         ),
     ] = None,
-    domain: Annotated[
-        str | None, typer.Option(metavar="LO,HI", help="What inputs lie in; the ledger's if left out.")
-    ] = None,
+    domain: DomainOption = None,
     mode: Annotated[str, typer.Option(help="Without a ledger: both, train or eval.")] = "both",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Without a ledger: the largest training batch.")] = None,
     small: Annotated[bool, typer.Option("--small", help="A pair and its ledger, by the checker of one page.")] = False,
@@ -51,7 +50,7 @@ def verify(
     Nothing of what made the smaller network is used: each certificate is derived again from the weights. Without a
     ledger any pair will do whose larger network differs by units that were taken out, whoever did it.
     """
-    box = None if domain is None else ends_of(domain)
+    box = None if not domain else domain_of(domain)
     if small:
         if run is not None or box is not None or batch_size is not None or not (before and after and model and ledger):
             raise InputError("--small takes --before, --after, --model and --ledger, whose domain and batch size count")
@@ -198,9 +197,9 @@ def _stated(header: dict[str, Any], where: str) -> tuple[Tensor, ...]:
         raise InputError(f"the ledger of {where} states inputs that there are none of; give --example") from None
 
 
-def _examples(texts: list[str], box: tuple[float, float] | None) -> Any:
+def _examples(texts: list[str], box: Any) -> Any:
     from ..experiments.own import find
 
     if len(texts) == 1 and not texts[0][:1].isdigit():
         return find(texts[0])()
-    return tuple(input_of(text, box or (0.0, 1.0), seed) for seed, text in enumerate(texts))
+    return tuple(input_of(text, part_of(box, seed), seed) for seed, text in enumerate(texts))

@@ -1,4 +1,4 @@
-"""The user's own networks and data, named as `package.module:factory`."""
+"""The user's own networks and data, named as `package.module:factory` or `folder/file.py:factory`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -66,15 +68,10 @@ def own_data(name: str) -> Data:
 
 def find(name: str) -> Callable[[], Any]:
     """The factory of a name, or of copies of a network; modules are looked for in the working folder, too."""
-    module, _, path = name.partition(":")
+    module, _, path = name.rpartition(":")
     if not module or not path:
-        raise InputError(f"'{name}' must have the form package.module:factory")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module)
-    except Exception as error:
-        raise InputError(f"the module of '{name}' cannot be imported: {_said(error)}") from None
+        raise InputError(f"'{name}' must have the form package.module:factory, or folder/file.py:factory")
+    found: Any = _imported(module, name)
     for part in path.split("."):
         if not hasattr(found, part):
             raise InputError(f"the module of '{name}' has no '{part}'; name a function that takes no arguments")
@@ -85,6 +82,23 @@ def find(name: str) -> Callable[[], Any]:
         raise InputError(f"'{name}' is {_kind(found)}; name a function that takes no arguments")
     factory: Callable[[], Any] = found
     return factory
+
+
+def _imported(module: str, name: str) -> ModuleType:
+    """A module by its name or its file; what lies beside a file can be imported by it."""
+    file = Path(module).resolve() if module.endswith(".py") else None
+    if file is not None and not file.is_file():
+        raise InputError(f"there is no file '{module}', which '{name}' names")
+    folder = os.getcwd() if file is None else str(file.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found = importlib.import_module(module if file is None else file.stem)
+    except Exception as error:
+        raise InputError(f"the module of '{name}' cannot be imported: {_said(error)}") from None
+    if file is not None and Path(found.__file__ or "").resolve() != file:
+        raise InputError(f"'{module}' has the name of another module, {found.__file__ or 'built in'}; rename the file")
+    return found
 
 
 def made(name: str) -> Any:

@@ -76,13 +76,24 @@ def program_of(model: nn.Module, example: Sequence[Tensor]) -> ExportedProgram:
         with undisturbed(model), quiet():
             model.eval()
             program = torch.export.export(model, inputs, dynamic_shapes=_axes(model, len(inputs), batch), strict=False)
+            _require_tensors(model, program)
             pool_first_(program)
             plain: ExportedProgram = program.run_decompositions(
                 {torch.ops.nodedrop.soft_clamped_relu.default: _soft_clamped_relu}
             )
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(f"{type(model).__name__} cannot be exported for any batch size: {cause(error)}") from None
     return plain
+
+
+def _require_tensors(model: nn.Module, program: ExportedProgram) -> None:
+    """A file's outputs are tensors."""
+    tensors = {node.name for node in program.graph.nodes if isinstance(node.meta.get("val"), Tensor)}
+    if any(name is not None and name not in tensors for name in program.graph_signature.user_outputs):
+        name = type(model).__name__
+        raise InputError(f"{name} returns numbers beside tensors, and a file's outputs are tensors; leave them out")
 
 
 def names_of_outputs(program: ExportedProgram, taken: Collection[str] = ()) -> list[str] | None:
