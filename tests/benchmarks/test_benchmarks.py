@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from nodedrop.benchmarks import NAMES, benchmark, harness, steps
 from nodedrop.benchmarks.harness import Settings
-from nodedrop.benchmarks.inference import AS_CUT, SUBJECTS, Subject, cut, read
+from nodedrop.benchmarks.inference import AS_CUT, SUBJECTS, Subject, compiled, cut, read
 from nodedrop.benchmarks.run import Case, races
 from nodedrop.cli.app import app
 from nodedrop.errors import InputError
@@ -96,6 +96,18 @@ def test_what_an_export_writes_has_a_limit_and_widths_as_cut_have_none() -> None
     figures = benchmark("inference")(Settings(rounds=2, quick=True))["figures"]
     limits = {item["name"].split(", ")[1]: item["limit"] for item in figures if "×" in item["name"]}
     assert limits == {"eager": 1.7, "ONNX Runtime": 1.7, AS_CUT: None}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_network_that_torch_would_not_compile_any_more_is_no_figure() -> None:
+    torch.compiler.reset()
+    limit = torch._dynamo.config.recompile_limit
+    with torch.no_grad():
+        for units in range(1, limit + 1):
+            compiled(torch.nn.Linear(units, units), torch.rand(2, units))
+        with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+            compiled(torch.nn.Linear(limit + 1, 1), torch.rand(2, limit + 1))
+    torch.compiler.reset()
 
 
 def test_a_missing_data_set_is_said(tmp_path: Path) -> None:

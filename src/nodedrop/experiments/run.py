@@ -23,6 +23,7 @@ from .interrupt import Interruption
 from .lock import locked
 from .machine import machine
 from .making import count_of, data_of, example, network, optimizer, pressure, rate, scaled, spared
+from .memory import keep_memory
 from .networks import ACTIVATIONS
 from .recipes import Recipe, complete, domain_of, spares_of
 
@@ -161,6 +162,7 @@ class Run:
 
     def open(self, resume: bool = False) -> None:
         """Begin to write to the folder, or go on from its last checkpoint, if there is one."""
+        keep_memory()
         text = json.dumps(asdict(self.recipe), indent=1) + "\n"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,10 @@
 #endif
 
 /* A block is computed in steps so short that the processor overlaps many of them, and stays in the nearest cache
-   between steps. Up to SERIAL values no second thread is worth waking, as in torch. */
-enum { BLOCK = 128, SERIAL = 1 << 15 };
+   between steps. Where two arrays are read, the processor's own look ahead is too short for memory, and AHEAD values
+   further on are asked for, one a LINE. Up to SERIAL values no second thread is worth waking, as in torch; a thread
+   takes a PIECE of blocks at a time. */
+enum { BLOCK = 128, PIECE = 32 * BLOCK, AHEAD = 512, LINE = 16, SERIAL = 1 << 15 };
 
 /* σ leaves 0 at v₀ = zero + rest. e^{−βv₀} = 1 − a turns σ into u − log(1 + w)/β, where u = v − v₀ and
    w = a·(e^{βu} − 1). Above v = 1 the term in u stays at `cap` = 1 − v₀, and the exponent is that of the mirror point.
@@ -70,35 +72,59 @@ static inline float activation(float v, float w, Constants c) {
     return at_most(c.one, at_least(c.nought, y));
 }
 
-static void forward_block(const float *restrict v, float *restrict y, int64_t count, Constants c) {
+/* Whole blocks. One is ended while the next is begun: sums and products have units of their own, and the steps have
+   too many of the one or of the other to keep both busy. */
+static void forward_blocks(const float *restrict v, float *restrict y, int64_t count, Constants c) {
     float t[BLOCK];
-    for (int64_t i = 0; i < count; i++) t[i] = exponent(v[i], c);
-    for (int64_t i = 0; i < count; i++) t[i] = power(t[i], c.scale, c.base);
-    for (int64_t i = 0; i < count; i++) y[i] = activation(v[i], t[i], c);
+    for (int i = 0; i < BLOCK; i++) t[i] = exponent(v[i], c);
+    for (; count > 0; count -= BLOCK, v += BLOCK, y += BLOCK) {
+        const float *next = count > BLOCK ? v + BLOCK : v;
+        for (int i = 0; i < BLOCK; i++) t[i] = power(t[i], c.scale, c.base);
+        for (int i = 0; i < BLOCK; i++) {
+            float w = t[i];
+            t[i] = exponent(next[i], c);
+            y[i] = activation(v[i], w, c);
+        }
+    }
+}
+
+static inline void ask_ahead(const float *x, int64_t count) {
+    for (int64_t i = 0; i < count; i += LINE) __builtin_prefetch(x + i + AHEAD);
 }
 
 /* grad·(1 − e^{−β(1−y)}), 0 where y is. */
 static void backward_block(const float *restrict grad, const float *restrict y, float *restrict out, int64_t count,
                            Constants c) {
+    ask_ahead(grad, count);
+    ask_ahead(y, count);
     for (int64_t i = 0; i < count; i++) {
         float product = grad[i] * -power(at_least(c.flat, c.steep * (y[i] - 1.0f)), 1.0f, 1.0f);
         out[i] = y[i] <= 0.0f ? 0.0f : product;
     }
 }
 
-static inline int64_t block_at(int64_t start, int64_t count) { return count - start < BLOCK ? count - start : BLOCK; }
+static inline int64_t left_from(int64_t start, int64_t count, int64_t most) {
+    return count - start < most ? count - start : most;
+}
 
 void soft_clamped_relu(const float *v, float *y, int64_t count, const Constants *constants, int threads) {
     Constants c = *constants;
+    int64_t rest = count % BLOCK, whole = count - rest;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count > SERIAL)
-    for (int64_t i = 0; i < count; i += BLOCK) forward_block(v + i, y + i, block_at(i, count), c);
+    for (int64_t i = 0; i < whole; i += PIECE) forward_blocks(v + i, y + i, left_from(i, whole, PIECE), c);
+    if (rest > 0) {
+        float from[BLOCK] = {0}, to[BLOCK];
+        memcpy(from, v + whole, rest * sizeof *from);
+        forward_blocks(from, to, BLOCK, c);
+        memcpy(y + whole, to, rest * sizeof *to);
+    }
 }
 
 void soft_clamped_relu_backward(const float *grad, const float *y, float *out, int64_t count,
                                 const Constants *constants, int threads) {
     Constants c = *constants;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count > SERIAL)
-    for (int64_t i = 0; i < count; i += BLOCK) backward_block(grad + i, y + i, out + i, block_at(i, count), c);
+    for (int64_t i = 0; i < count; i += BLOCK) backward_block(grad + i, y + i, out + i, left_from(i, count, BLOCK), c);
 }
 
 #ifdef _OPENMP
