@@ -22,7 +22,8 @@ def fetched():
 
 fetched()
 before, asked = fetched(), keep_memory()
-fetched()
+for _ in range(3):
+    fetched()
 print(before, asked, fetched())
 """
 PAGES = 40_000_000 // 4096
@@ -41,7 +42,7 @@ def test_pages_are_fetched_once() -> None:
     before, asked, after = pages()
     assert before > 5 * PAGES
     assert asked
-    assert after < PAGES // 10
+    assert after < before // 4  # a tensor that does not fit where the one before it lay makes the heap grow once
 
 
 @pytest.mark.parametrize("chosen", [{"MALLOC_MMAP_MAX_": "65536"}, {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=65536"}])
