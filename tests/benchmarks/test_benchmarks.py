@@ -10,13 +10,14 @@ from typer.testing import CliRunner
 
 from nodedrop.benchmarks import NAMES, benchmark, harness, steps
 from nodedrop.benchmarks.harness import Settings
-from nodedrop.benchmarks.inference import AS_CUT, SUBJECTS, Subject, compiled, cut, read
+from nodedrop.benchmarks.inference import AS_CUT, RESULTS, SUBJECTS, Subject, compiled, cut, read
 from nodedrop.benchmarks.run import Case, races
 from nodedrop.cli.app import app
 from nodedrop.errors import InputError
 from nodedrop.experiments.networks import build
 from nodedrop.reporting import benchmarks as pages
 
+ROOT = Path(__file__).parents[2]
 EXPECTED = {
     "activation": 7, "step": 3, "analysis": 2, "imports": 1, "cost": 4, "data": 1, "growth": 9, "run": 3, "peers": 6,
     "demo": 3, "inference": 2, "active": 2, "cifar": 0, "kept": 2, "widths": 2,
@@ -89,6 +90,18 @@ def test_a_network_is_cut_to_the_widths_of_a_run(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(InputError, match="no result of a run"):
         read(path)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_limit_is_on_what_the_whole_runs_on_record_left(name: str) -> None:
+    record = json.loads((ROOT / "results" / "bench" / f"{name}.json").read_text())
+    for row in record["runs"]:
+        recipe, subject = row["recipe"], RESULTS[name]
+        assert tuple(row["nodedrop"]["widths"].values()) == subject.widths
+        assert (recipe["network"], recipe["multiple"]) == (subject.network, subject.multiple)
+        options = {"width": 1.0, **subject.options}
+        assert options == {key: recipe[key] for key in options}
+        assert subject.limit == 1.7
 
 
 def test_what_an_export_writes_has_a_limit_and_widths_as_cut_have_none() -> None:

@@ -63,6 +63,16 @@ def test_limits_at_a_glance(folder: Path) -> None:
     assert "| 1 of 1 | points | -0.100 points | 0 points |" in glance
 
 
+def test_what_goes_beyond_the_limit_of_others_is_named(folder: Path) -> None:
+    assert "without a limit of their own" not in page(folder)
+    names = {"a: time": (1.0, 1.5), "b: time": (1.4, None), "c: time": (1.6, None), "d: memory": (9.0, None)}
+    made = record("data", *(figure(name, ratio, limit) for name, (ratio, limit) in names.items()))
+    (folder / "data.json").write_text(json.dumps(made))
+    text = page(folder)
+    assert "without a limit of their own, and beyond that of the others:\n\n- c: time: 1.600\n\n" in text
+    assert "3 of 3 figures that have a limit keep it." in text
+
+
 def test_other_runs_say_what_differs_in_them(folder: Path) -> None:
     text = page(folder)
     assert "| `run-wide.json` | chip | width = 1.0 | 0.60 | -1.00 | 20.00 |" in text

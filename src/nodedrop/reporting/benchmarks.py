@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,14 +133,15 @@ def _title(name: str) -> str:
 
 
 def glance(records: Mapping[str, Record]) -> Iterator[str]:
-    """How many figures keep their limits, what comes closest to its own in each benchmark, and all that miss it."""
-    rows, missed, count = list[tuple[Cell, ...]](), list[str](), 0
+    """How many figures keep their limits, what comes closest to its own in each benchmark, and all beyond one."""
+    rows, missed, beyond, count = list[tuple[Cell, ...]](), list[str](), list[str](), 0
     for name, record in records.items():
         limited = [item for item in record["figures"] if item["kept"] is not None]
         if not limited:
             continue
         late = [item for item in limited if not item["kept"]]
         missed += [f"- {item['name']}: {_value(item)}, at most {_limit(item)}" for item in late]
+        beyond += [f"- {item['name']}: {_value(item)}" for item in _unlimited(record["figures"], limited)]
         count += len(limited)
         kept = f"{len(limited) - len(late)} of {len(limited)}"
         nearest = max(limited, key=_share)
@@ -147,11 +149,21 @@ def glance(records: Mapping[str, Record]) -> Iterator[str]:
     yield "## At a glance"
     said = f"{count - len(missed)} of {count} figures that have a limit keep it."
     yield said + (" Missed:\n\n" + "\n".join(missed) if missed else "")
+    if beyond:
+        yield "Measured alike, without a limit of their own, and beyond that of the others:\n\n" + "\n".join(beyond)
     heads = (
         Column("benchmark"), Column("kept", "s"), Column("closest to its limit, or beyond it"), Column("median", "s"),
         Column("at most", "s"),
     )  # fmt: skip
     yield markdown(Table("Limits", heads, tuple(rows))).rstrip()
+
+
+def _unlimited(items: Sequence[Record], limited: Sequence[Record]) -> Iterator[Record]:
+    """Figures without a limit that would miss the one of figures that say the same of something else."""
+    limits = {item["name"].rpartition(": ")[2]: item["limit"] for item in limited}
+    for item in items:
+        if item["limit"] is None and item["ratio"] > limits.get(item["name"].rpartition(": ")[2], math.inf):
+            yield item
 
 
 def _verdict(item: Record) -> str:
