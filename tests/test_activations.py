@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 from decimal import Context, Decimal
 from functools import cache
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from nodedrop.activations import (
     SOFT_CLAMPED_RELU_ULPS,
@@ -347,3 +349,30 @@ def test_beta_out_of_range_is_refused(beta: float) -> None:
 def test_integers_are_refused() -> None:
     with pytest.raises(InputError, match=r"floating-point tensor, got torch\.int64"):
         soft_clamped_relu(torch.arange(3))
+
+
+def _tangent(f: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(f(forward_ad.make_dual(v, torch.ones_like(v)))).tangent
+
+
+WAYS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
+    "jvp": lambda f, v: torch.func.jvp(f, (v,), (torch.ones_like(v),))[1],
+    "dual": _tangent,
+    "dual that requires gradients": lambda f, v: _tangent(f, v.clone().requires_grad_()).detach(),
+    "jacfwd": lambda f, v: torch.func.jacfwd(f)(v).sum(0),
+    "jacrev": lambda f, v: torch.func.jacrev(f)(v).sum(0),
+    "for each sample": lambda f, v: torch.vmap(torch.func.grad(f))(v),
+    "hessian": lambda f, v: torch.func.hessian(lambda x: f(x).square().sum())(v).diag(),
+    "backward": lambda f, v: torch.autograd.functional.jacobian(f, v).sum(0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own, of old rules
+@pytest.mark.parametrize("way", WAYS)
+def test_every_kind_of_derivative_is_that_of_the_formula(way: str) -> None:
+    v = torch.tensor([-1.0, 0.2, 0.7, 1.0, 1.4, 3.0], dtype=torch.float64)
+    formula = WAYS[way](lambda v: torch.relu(1 - nn.functional.softplus(1 - v, beta=10.0)), v)
+    assert formula.abs().max() > 0.9
+    torch.testing.assert_close(WAYS[way](soft_clamped_relu, v), formula, atol=1e-9, rtol=1e-6)
+    torch.testing.assert_close(WAYS[way](soft_clamped_relu, v.float()), formula.float(), atol=1e-4, rtol=1e-4)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from . import kernels
 from .errors import InputError
@@ -73,13 +74,26 @@ def _batch(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tens
 _LIBRARY = torch.library.Library("nodedrop", "FRAGMENT")
 
 
-def _differentiable(name: str, function: type[torch.autograd.Function]) -> Callable[..., Tensor]:
+def _by_operators(v: Tensor, beta: float) -> Tensor:
+    return torch.relu(1 - nn.functional.softplus(1 - v, beta))
+
+
+def _backward_by_operators(grad: Tensor, y: Tensor, beta: float) -> Tensor:
+    return grad * -torch.expm1(-beta * (1 - y)) * (y > 0)
+
+
+def _differentiable(
+    name: str, function: type[torch.autograd.Function], by_operators: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
+    """The operator as autograd sees it. In forward mode and under `torch.func` an `autograd.Function` cannot be called
+    from here; torch's operators have derivatives of every kind, within rounding of these."""
     operator = getattr(torch.ops.nodedrop, name).default
 
     def run(*args: Any) -> Any:
-        if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
-            return function.apply(*args)
-        return _below(operator, *args)
+        reverse = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
+        if forward_ad._current_level >= 0 or (reverse and torch._C._are_functorch_transforms_active()):
+            return by_operators(*args)
+        return function.apply(*args) if reverse else _below(operator, *args)
 
     return run
 
@@ -91,18 +105,19 @@ def _register() -> None:
     """
     if hasattr(torch.ops.nodedrop, "soft_clamped_relu"):
         return
-    for name, signature, kernel, function in (
-        ("soft_clamped_relu", "(Tensor v, float beta) -> Tensor", kernels.soft_clamped_relu, _Forward),
+    for name, signature, kernel, function, by_operators in (
+        ("soft_clamped_relu", "(Tensor v, float beta) -> Tensor", kernels.soft_clamped_relu, _Forward, _by_operators),
         (
             "soft_clamped_relu_backward",
             "(Tensor grad, Tensor y, float beta) -> Tensor",
             kernels.soft_clamped_relu_backward,
             _Backward,
+            _backward_by_operators,
         ),
     ):
         _LIBRARY.define(name + signature)
         _LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
-        _LIBRARY.impl(name, _differentiable(name, function), "Autograd")
+        _LIBRARY.impl(name, _differentiable(name, function, by_operators), "Autograd")
         torch.library.register_fake(f"nodedrop::{name}", lambda *args: torch.empty_like(args[-2]), lib=_LIBRARY)
         torch.library.register_vmap(f"nodedrop::{name}", _batch, lib=_LIBRARY)
 
