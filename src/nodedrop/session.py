@@ -34,7 +34,7 @@ from .planning import Plan, Structure, account, disagreement, plan, shrink, stru
 from .planning.plan import independent_groups
 from .planning.reach import normalises_batches
 from .proof import Certificate, Certificates, observe, prove
-from .surgery import Transaction, change, compare, cut_, outputs, same_operators
+from .surgery import Transaction, change, compare, cut_, outputs, ran
 from .tracing import Graph, Program, tensors_of, trace
 from .tracing.undisturbed import undisturbed
 
@@ -94,6 +94,7 @@ class Session:
         self.structure = structure(trace(self.module, example_inputs))
         require_inside(self.program.graphs[0], example_inputs, options.domain)
         self._proven: set[tuple[str, int]] = set()
+        self._ran: list[Any] = []  # by the module after its last cut
         self._probes = [example_inputs, probe(self.program.graphs[0], example_inputs, options.domain)]
         self._samples = options.samples if isinstance(options.samples, list) else [options.samples]
         self.blocked: dict[int, str] = {}
@@ -205,7 +206,12 @@ class Session:
             self._agree(f"{int(proposal.removed.sum())} to go, set {proposal.digest}")
             if not proposal:
                 return Outcome(self._analysis(certificates, proposal))
-            before = self._outputs() if before is None else before
+            if before is None:
+                before = self._outputs()
+                if self._proven and self._ran != ran(before):
+                    self._trace_again()
+                    certificates = self.certificates()
+                    continue
             outcome = self._attempt(certificates, proposal, before)
             if isinstance(outcome, Outcome):
                 return outcome
@@ -233,8 +239,7 @@ class Session:
                     cut_(transaction, item, proposal)
                 after = self._outputs()
                 difference = max(compare(*pair, self.options.modes) for pair in zip(before, after, strict=True))
-                alike = all(same_operators(*pair) for pair in zip(before, after, strict=True))
-                smaller = self._followed(proposal, alike)
+                smaller = self._followed(proposal, ran(before) == ran(after))
             except CutError as error:
                 self._agree("the check of the cut fails")
                 return error
@@ -246,6 +251,7 @@ class Session:
             if final:
                 self._record(proposal, outcome, whole)
                 self._adopt(proposal, smaller)
+                self._ran = ran(after)
                 transaction.commit()
         return outcome
 
@@ -292,6 +298,13 @@ class Session:
                 self.blocked.update(dict.fromkeys(set().union(*groups), reason))
 
         blame(independent_groups(self.structure, proposal), failure)
+
+    def _trace_again(self) -> None:
+        """The module's code does something else than at the last cut: a number of its own has changed, or a hook."""
+        reasons = self._blocked_slots()
+        self.structure, self.blocked = structure(trace(self.module, self.example_inputs)), {}
+        self._proven = set()
+        self._block(reasons)
 
     def _followed(self, proposal: Plan, alike: bool) -> Structure:
         """The structure after a cut. A new trace must show what was predicted, since code may read its sizes: where an

@@ -104,9 +104,9 @@ def compare(before: Mapping[str, list[Tensor]], after: Mapping[str, list[Tensor]
     return worst
 
 
-def same_operators(before: Mapping[str, list[Tensor]], after: Mapping[str, list[Tensor]]) -> bool:
-    """Whether both passes ran the same operators, on the same parameters and with the same numbers but for sizes."""
-    return all(getattr(old, "ran", None) == getattr(after[mode], "ran", None) for mode, old in before.items())
+def ran(passes: Sequence[Mapping[str, list[Tensor]]]) -> list[Any]:
+    """The operators of some passes, with the parameters they read and their numbers but for sizes."""
+    return [{mode: getattr(result, "ran", None) for mode, result in by_mode.items()} for by_mode in passes]
 
 
 def _difference(before: list[Tensor], after: list[Tensor], covered: bool) -> str | None:
