@@ -11,8 +11,10 @@ from typer.testing import CliRunner, Result
 
 import nodedrop as nd
 from nodedrop.cli.app import app
+from nodedrop.errors import InputError
 
 TARGET = "tests.cli.test_domains"
+LAYERS = {2: lambda: nn.Linear(3, 3), 3: lambda: nn.Conv1d(3, 3, 1), 5: lambda: nn.Conv3d(3, 3, 1)}
 NORMALISED = "mean=0.5,0.5,0.5:std=0.5,0.25,0.125"
 
 
@@ -58,6 +60,44 @@ def test_scaled_images_have_a_box_of_their_own_in_each_channel() -> None:
     assert dead("coloured", *example, "--domain", NORMALISED)["0"] == 3
     assert dead("coloured", *example, "--domain", "-1,4")["0"] == 1
     assert dead("coloured", *example, "--domain", "mean=0.5,0.5,0.5:std=0.125,0.25,0.5")["0"] == 2
+
+
+def table() -> nn.Module:
+    """Units 0 and 1 are dead if their feature stays within ±1.1 and ±2.1."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(3))
+        model[0].bias.copy_(torch.tensor([-1.1, -2.1, 0.0]))
+    return model
+
+
+def test_scaled_features_have_a_box_of_their_own() -> None:
+    for example in ("2,3", "3,3", "1,3", "2,5,3"):
+        assert dead("table", "--example", example, "--domain", NORMALISED)["0"] == 2
+    assert dead("table", "--example", "2,3", "--domain", "mean=0,0.5,0.5:std=0.5,0.25,0.125")["0"] == 1
+
+
+def test_means_of_other_features_are_said() -> None:
+    done = run("inspect", "--model", f"{TARGET}:table", "--example", "2,3", "--domain", "mean=0,0:std=1,1")
+    assert done.exit_code == 2
+    said = "--domain has 2 means and deviations, and an input of shape (2, 3) has no 2 channels or features"
+    assert done.stderr == f"nodedrop: {said}\n"
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (3, 3), (4, 3, 7), (3, 3, 3), (2, 3, 5, 5, 5)])
+def test_a_normalised_box_fits_inputs_of_any_number_of_axes(shape: tuple[int, ...]) -> None:
+    box = nd.Box.normalised([0.5, 0.5, 0.5], [0.5, 0.25, 0.125])
+    layer, head = (LAYERS[len(shape)]() for _ in range(2))
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(3).view_as(layer.weight))
+        layer.bias.copy_(torch.tensor([-1.1, -2.1, 0.0]))
+    found = nd.analyze(nn.Sequential(layer, nn.ReLU(), head), torch.zeros(shape), domain=box)
+    assert [unit.index for unit in found.removable if unit.layer == "0"] == [0, 1]
+
+
+def test_a_normalised_box_of_other_features_says_what_serves() -> None:
+    with pytest.raises(InputError, match=r"lo of shape \(2,\) does not fit .* per channel or feature, as nd\.Box"):
+        nd.analyze(table(), torch.zeros(4, 3), domain=nd.Box.normalised([0.0, 0.0], [1.0, 1.0]))
 
 
 def test_inputs_have_domains_of_their_own() -> None:

@@ -2,16 +2,20 @@
 
 import json
 import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.export import target
 from typer.testing import CliRunner, Result
 
 from nodedrop.cli.app import app
 from nodedrop.export import extras
 
 TARGET = "tests.export.target"
+BRANCHING = "Branching cannot be exported for any batch size at target.py:"
 PLANTED = ["--model", f"{TARGET}:planted", "--example", "1,4"]
 
 
@@ -76,6 +80,9 @@ def test_a_missing_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.M
         ([*PLANTED, "--onnx", "none/m.onnx"], "the folder 'none' does not exist"),
         (["--model", f"{TARGET}:OneBatchSize", "--example", "2,4", "--pt2", "m.pt2"], "for any batch size"),
         ([*PLANTED, "--onnx", "m.pt"], "--onnx writes ONNX; name the file 'm.onnx'"),
+        (["--model", f"{TARGET}:Branching", "--example", "2,4", "--pt2", "m.pt2"], BRANCHING),
+        (["--model", f"{TARGET}:Branching", "--example", "2,4", "--onnx", "m.onnx"], BRANCHING),
+        (["--model", f"{TARGET}:Pair", "--example", "2,4", "--pt2", "m.pt2"], "; repeat --example, one per input"),
         (["--model", f"{TARGET}:Counting", "--example", "2,4", "--pt2", "m.pt2"], "returns numbers beside tensors"),
         (["--model", f"{TARGET}:Counting", "--example", "2,4", "--onnx", "m.onnx"], "returns numbers beside tensors"),
         (["--pt2", "m.pt2"], "name either the folder of a run or your own network"),
@@ -91,6 +98,20 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
     assert done.stderr.startswith("nodedrop: ")
     assert done.stderr.count("\n") == 1
     assert os.listdir(tmp_path) == []
+
+
+def test_a_network_that_cannot_be_traced_is_named_by_the_line_that_stands_in_the_way(tmp_path: Path) -> None:
+    start = [sys.executable, "-c", "from nodedrop.cli import main; main()", "export"]
+    given = ["--model", f"{TARGET}:Branching", "--example", "2,4", "--pt2", str(tmp_path / "m.pt2")]
+    done = subprocess.run([*start, *given], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    lines = Path(target.__file__).read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "if out.sum()" in text)
+    words = f"Branching cannot be exported for any batch size at target.py:{line}: GuardOnDataDependentSymNode: "
+    assert done.stderr.startswith(f"nodedrop: {words}")
+    assert done.stderr.endswith(" (move branches that depend on data out of forward)\n")
+    assert (done.stderr.count("\n"), done.stdout) == (1, ""), "torch's dump of the graph is left out"
+    assert "unhinted" not in done.stderr
 
 
 def test_help_has_an_example() -> None:

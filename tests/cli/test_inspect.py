@@ -14,6 +14,7 @@ from nodedrop.cli.app import app
 
 TARGET = "tests.export.target"
 PLANTED = ["--model", f"{TARGET}:planted", "--example", "2,4"]
+PAIR = ["--model", f"{TARGET}:Pair", "--example", "2,4"]
 
 
 def run(*arguments: object) -> Result:
@@ -165,6 +166,8 @@ def test_a_file_with_the_name_of_another_module(tmp_path: Path) -> None:
         (["--model", f"{TARGET}:planted", "--example", "2,x"], "--example needs a shape such as"),
         (["--model", f"{TARGET}:planted", "--example", "2,4:nothing"], "--example needs a shape such as"),
         (["--model", f"{TARGET}:planted", "--example", "2,5"], "the model does not run on the example inputs"),
+        ([*PAIR, "--example", "2,3"], "; for token indices write --example 2,16:int64"),
+        (PAIR, "; repeat --example, one per input"),
     ],
 )
 def test_a_mistake_is_one_sentence(arguments: list[str], words: str) -> None:

@@ -51,7 +51,7 @@ def test_every_run_leaves_a_record_by_experiment(tmp_path: Path, monkeypatch: py
 def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     where = ["--out", tmp_path / "runs", "--results", tmp_path / "results"]
     for arguments, words in (
-        (["mnist"], "there is no reproduction 'mnist'; there are mnist-lambda, "),
+        (["minst-long"], "there is no reproduction 'minst-long', did you mean mnist-long? there are mnist-lambda, "),
         (["mnist-lambda", "--set", "lam=1"], "lam is what the runs differ in"),
         (["cifar10-table", "--data-dir", "."], "(see --data-dir and --download)"),
         (["convergence", "--set", "epochs=0"], "epochs must be at least 1"),

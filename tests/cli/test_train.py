@@ -27,7 +27,8 @@ def run(*arguments: object) -> Result:
 def test_a_recipe_trains_and_its_outcome_is_told(tmp_path: Path) -> None:
     done = run("mnist", "--set", "images=300", "--set", "epochs=1", "--set", "lam=1e-3", "--out", tmp_path / "run")
     assert done.exit_code == 0
-    assert re.search(r"epoch 1/1  [\d.]+ \(test [\d.]+\) %  160 units  49,850 parameters \(1\.0×\)", done.stderr)
+    figures = r"epoch 1/1  error: train [\d.]+ %, test [\d.]+ %  160 units  49,850 parameters \(0\.0 % fewer\)"
+    assert re.search(figures, done.stderr)
     for words in ("test error", "before the final cut", "160 → ", "49,850 → ", "largest logit change", "seconds"):
         assert words in done.stdout
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
@@ -49,11 +50,12 @@ def test_ones_own_network_and_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["minst"], "there is no recipe 'minst'; there are mnist, "),
+        (["minst"], "there is no recipe 'minst', did you mean mnist? there are mnist, "),
+        (["nothing"], "there is no recipe 'nothing'; there are mnist, "),
         ([], "name a recipe, such as mnist, or your own network"),
         (["mnist", "--profile", "long"], "there is no profile 'long'"),
         (["mnist", "--set", "lam=-1"], "lam must be at least 0, not -1.0"),
-        (["mnist", "--set", "lamb=1"], "a recipe has no value 'lamb'; there are "),
+        (["mnist", "--set", "lamb=1"], "a recipe has no value 'lamb', did you mean lam? there are network, "),
         (["mnist", "--set", "lam"], "--set needs name=value"),
         (["mnist", "--set", "network=mnist-dense1"], "network must be one of mnist-dense160, "),
         (["cifar10-vgg16", "--data-dir", "."], "(see --data-dir and --download)"),
@@ -107,6 +109,15 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     ):
         assert done.exit_code == 2
         assert words in done.stderr
+
+
+def test_a_folder_with_nothing_to_resume_is_said_and_trained(tmp_path: Path) -> None:
+    words = f"nothing to resume in {tmp_path / 'run'}, beginning anew\n"
+    first = run(*MINE, "--out", tmp_path / "run", "--resume")
+    assert first.exit_code == 0, "a scheduler gives --resume the first time, too"
+    assert words in first.stderr
+    assert words not in run(*MINE, "--out", tmp_path / "run", "--resume").stderr
+    assert words not in run(*MINE, "--out", tmp_path / "other").stderr
 
 
 def test_curves_for_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,20 @@ class Counting(nn.Module):
         return self.layer(x), x.shape[0]
 
 
+class Branching(nn.Module):
+    """Goes another way for other data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        if out.sum() > 0:
+            return out * 2
+        return out
+
+
 class Fickle(nn.Module):
     """Computes something else while it is traced."""
 

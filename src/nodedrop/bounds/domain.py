@@ -23,7 +23,10 @@ class Box:
     >>> mean, std = torch.tensor([0.49, 0.48, 0.45]), torch.tensor([0.25, 0.24, 0.26])
     >>> box = Box.normalised(mean, std)          # images in [0, 1], then (x - mean) / std
     >>> tuple(box.lo.shape)
-    (3, 1, 1)
+    (3,)
+
+    One number for each channel or feature lies along the second axis of an input of three or more, if that is as long,
+    and along the last one otherwise.
     """
 
     lo: float | Tensor
@@ -31,13 +34,15 @@ class Box:
 
     @classmethod
     def normalised(cls, mean: Any, std: Any, lo: float = 0.0, hi: float = 1.0) -> Box:
-        """The box of images in [lo, hi] after `(x - mean) / std` per channel."""
+        """The box of values in [lo, hi] after `(x - mean) / std`, per channel of images or per feature of a table.
+
+        Raw values that do not lie in [0, 1] need `lo` and `hi`; for a table there is `Box(x.amin(0), x.amax(0))`, too.
+        """
         mean, std = (torch.as_tensor(v, dtype=torch.float64) for v in (mean, std))
         if not bool((std > 0).all()):
             raise InputError("std must be above 0 for every channel")
-        ends = ((lo - mean) / std)[:, None, None], ((hi - mean) / std)[:, None, None]
-        slack = 4 * 2.0**-24 * ((abs(lo) + abs(hi) + mean.abs()) / std)[:, None, None]  # data is normalised in single
-        return cls(ends[0] - slack, ends[1] + slack)
+        slack = 4 * 2.0**-24 * (abs(lo) + abs(hi) + mean.abs()) / std  # data is normalised in single
+        return cls((lo - mean) / std - slack, (hi - mean) / std + slack)
 
     def interval(self, node: Node) -> Interval:
         """The box as bounds of one input, checked against its shape."""
@@ -49,25 +54,34 @@ class Box:
                 raise InputError(f"domain of input '{node.target}': {name} is {end!r}, not a number") from None
             if tensor.isnan().any():
                 raise InputError(f"domain of input '{node.target}': {name} is NaN")
-            if tensor.dim() == 1 and len(node.shape) > 2 and tensor.numel() == node.shape[1]:
-                tensor = tensor.reshape(-1, *([1] * (len(node.shape) - 2)))  # one value per channel
-            try:
-                torch.broadcast_shapes(tensor.shape, node.shape)
-                fits = tensor.dim() <= len(node.shape)
-            except RuntimeError:
-                fits = False
-            if not fits:
+            spread = along(tensor, node.shape)
+            if spread is None:
                 raise InputError(
                     f"domain of input '{node.target}': {name} of shape {tuple(tensor.shape)} does not fit the input's "
-                    f"shape {node.shape}; give a number, one value per channel, or a tensor that broadcasts"
+                    f"shape {node.shape}; give a number, one value per channel or feature, as nd.Box(lo, hi), or a "
+                    "tensor that broadcasts"
                 )
-            ends.append(tensor.reshape((1,) * (len(node.shape) - tensor.dim()) + tuple(tensor.shape)))
+            ends.append(spread)
         lo, hi = torch.broadcast_tensors(*ends)
         if (lo == INF).any() or (hi == -INF).any():
             raise InputError(f"domain of input '{node.target}': lo must be below and hi above infinity")
         if (lo > hi).any():
             raise InputError(f"domain of input '{node.target}': lo > hi ({float(lo.max()):g} > {float(hi.min()):g})")
         return Interval(lo.contiguous(), hi.contiguous(), node.shape)
+
+
+def along(end: Tensor, shape: Sequence[int]) -> Tensor | None:
+    """One end of a box with as many axes as an input has, one value per channel along the channels; None if none fits.
+
+    >>> along(torch.zeros(3), (2, 3, 8, 8)).shape, along(torch.zeros(3), (2, 3)).shape, along(torch.zeros(3), (2, 4))
+    (torch.Size([1, 3, 1, 1]), torch.Size([1, 3]), None)
+    """
+    if end.dim() == 1 and len(shape) > 2 and len(end) == shape[1]:
+        end = end.reshape(-1, *([1] * (len(shape) - 2)))
+    if end.dim() > len(shape):
+        return None
+    end = end.reshape((1,) * (len(shape) - end.dim()) + tuple(end.shape))
+    return end if all(own in (1, size) for own, size in zip(end.shape, shape, strict=True)) else None
 
 
 def as_box(domain: Any, name: str) -> Box | None:

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from .. import __version__
 from ..errors import NodeDropError
 from . import bench, compact, demo, doctor, export, inspect, report, reproduce, sweep, train, verify
+from .subject import with_remedy
 
 
 class _Commands(TyperGroup):
@@ -19,7 +20,9 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except NodeDropError as error:
-            typer.echo(f"nodedrop: {error}", err=True)
+            command = self.commands.get(ctx.invoked_subcommand or "")
+            takes_example = command is not None and any(option.name == "example" for option in command.params)
+            typer.echo(f"nodedrop: {with_remedy(str(error)) if takes_example else error}", err=True)
             raise typer.Exit(2) from None
 
 

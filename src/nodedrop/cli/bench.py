@@ -14,6 +14,7 @@ from rich.table import Table
 from ..benchmarks import NAMES, benchmark
 from ..errors import InputError
 from .progress import DataDirOption, SetOption, settings
+from .spelling import require_known
 
 RESULTS = Path("results/bench")
 
@@ -45,8 +46,7 @@ def bench(
 
     chosen = names or ([] if page is not None else list(NAMES))
     for name in chosen:
-        if name not in NAMES:
-            raise InputError(f"there is no benchmark '{name}'; there are {', '.join(NAMES)}")
+        require_known(name, NAMES, "there is no benchmark")
     if quick and (results is not None or page is not None):
         raise InputError("the figures of --quick mean nothing and are not recorded; leave --results and --page out")
     if threads:
@@ -93,21 +93,28 @@ class Stages:
 
 
 def show(record: dict[str, Any], console: Console) -> None:
-    """One table per benchmark."""
+    """One table per benchmark, if anything was measured; a quick look is held against no limit."""
+    if record["figures"]:
+        console.print(_table(record))
+    for what, why in record.get("missing", {}).items():
+        console.print(f"not measured: {what}: {why}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(record: dict[str, Any]) -> Table:
     from ..experiments.machine import processor_of
 
-    machine = record["machine"]
-    words = f"{processor_of(machine)}, {machine['threads']} threads, torch {machine['torch']}"
-    if record["quick"]:
+    machine, quick = record["machine"], record["quick"]
+    threads = f"{machine['threads']} thread{'s' * (machine['threads'] != 1)}"
+    words = f"{processor_of(machine)}, {threads}, torch {machine['torch']}"
+    if quick:
         words += "; a quick look, whose figures mean nothing"
     table = Table(title=record["benchmark"], caption=words, caption_justify="left")
-    for title in ("figure", "median", "middle half", "at most", ""):
+    for title in ("figure", "median", "middle half", *(() if quick else ("at most", ""))):
         table.add_column(title, justify="left" if title == "figure" else "right")
     for item in record["figures"]:
         limit = "" if item["limit"] is None else f"{item['limit']:g}"
         mark = {True: "kept", False: "missed", None: ""}[item["kept"]]
         value = f"{item['ratio']:.3f}{' ' if item['unit'] else ''}{item['unit']}"
-        table.add_row(item["name"], value, f"{item['low']:.3f}–{item['high']:.3f}", limit, mark)
-    console.print(table)
-    for what, why in record.get("missing", {}).items():
-        console.print(f"not measured: {what}: {why}", highlight=False, markup=False, soft_wrap=True)
+        told = (item["name"], value, f"{item['low']:.3f}–{item['high']:.3f}")
+        table.add_row(*told, *(() if quick else (limit, mark)))
+    return table

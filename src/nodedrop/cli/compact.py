@@ -14,7 +14,7 @@ from rich.text import Text
 from ..errors import InputError
 from .domains import DomainOption
 from .progress import JsonOption
-from .subject import BatchOption, BoundsOption, ModeOption, ShapeOption, subject_of
+from .subject import BatchOption, BoundsOption, ModeOption, ShapeOption, as_options, subject_of
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -69,7 +69,7 @@ def compact(
     if as_json:
         typer.echo(json.dumps({**done.to_json(), "file": str(out)}))
         return
-    typer.echo(str(done))
+    typer.echo(as_options(str(done)))
     if ledger is not None:
         typer.echo(f"wrote the certificates to {ledger}")
     typer.echo(f"wrote {out} ({out.stat().st_size:,} bytes; {weights} has {weights.stat().st_size:,})")

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import InputError
+from .progress import fewer
 
 if TYPE_CHECKING:
     from ..experiments.demo import Demonstration, Moment
@@ -90,10 +91,10 @@ def _watch(demonstration: Demonstration, console: Console) -> None:
 
 
 def _line(moment: Moment, seconds: float) -> str:
-    factor = moment.dense / max(moment.parameters, 1)
+    left = f"{moment.parameters:,} parameters ({fewer(moment.dense, moment.parameters)})"
     return (
         f"{seconds:4.0f} s  {moment.share:4.0%}  error on the batches {moment.error:5.2f} %  "
-        f"{sum(moment.widths.values())} units  {moment.parameters:,} parameters ({factor:.1f}× fewer)"
+        f"{sum(moment.widths.values())} units  {left}"
     )
 
 
@@ -114,10 +115,9 @@ def _picture(moment: Moment, seconds: float) -> Group:
 def _table(outcome: dict[str, Any]) -> Table:
     """What there is to be proud of."""
     table = Table("", "dense", "small", "", title="before and after")
-    factor = outcome["parameters_dense"] / max(outcome["parameters"], 1)
     table.add_row("units", f"{outcome['units_dense']:,}", f"{outcome['units']:,}", "")
     dense, small = outcome["parameters_dense"], outcome["parameters"]
-    table.add_row("parameters", f"{dense:,}", f"{small:,}", f"{factor:.1f}× fewer")
+    table.add_row("parameters", f"{dense:,}", f"{small:,}", fewer(dense, small))
     reference = outcome.get("dense")
     error = "" if reference is None else f"{reference['test_error']:.2f} %"
     table.add_row("test error", error, f"{outcome['test_error']:.2f} %", _beside(reference))

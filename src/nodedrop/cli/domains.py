@@ -1,4 +1,4 @@
-"""What inputs lie in, as commands are told: a pair of numbers, or the mean and deviation that images are scaled by."""
+"""What inputs lie in, as commands are told: a pair of numbers, or the mean and deviation that they are scaled by."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-HELP = "What an input lies in, LO,HI, or mean=M,M,M:std=S,S,S of images in [0, 1]; repeated, one per input, or none."
+HELP = "What an input lies in, LO,HI, or mean=M,M,M:std=S,S,S of values in [0, 1]; repeated, one per input, or none."
 DomainOption = Annotated[list[str] | None, typer.Option("--domain", metavar="LO,HI", help=HELP)]
 
 
@@ -63,14 +63,20 @@ def _normalised(text: str) -> Any:
 
 
 def ends(domain: Any, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Both ends of an input's domain, along the channels of its shape; [0, 1] where none is declared."""
+    """Both ends of an input's domain, along the channels or features of its shape; [0, 1] where none is declared."""
     import torch
+
+    from ..bounds.domain import along
 
     lo, hi = (0.0, 1.0) if domain is None else domain if isinstance(domain, tuple) else (domain.lo, domain.hi)
     low, high = (torch.as_tensor(end, dtype=torch.float64) for end in (lo, hi))
-    if low.dim() and (len(shape) < 2 or low.shape[0] != shape[1]):
-        raise InputError(f"--domain has {low.shape[0]} channels, and an input of shape {tuple(shape)} has others")
-    return low, high
+    spread = along(low, shape), along(high, shape)
+    if spread[0] is None or spread[1] is None:
+        raise InputError(
+            f"--domain has {len(low)} means and deviations, and an input of shape {tuple(shape)} has no {len(low)} "
+            "channels or features"
+        )
+    return spread[0], spread[1]
 
 
 def drawn(shape: Sequence[int], domain: Any, seed: int) -> Tensor:

@@ -26,6 +26,7 @@ from .subject import (
     ShapeOption,
     Subject,
     WeightsOption,
+    as_options,
     subject_of,
 )
 
@@ -84,7 +85,7 @@ def inspect(
             f"intervals took {gain['seconds_interval']:.2g} s and prove {gain['proved_interval']}"
         )
     for note in proved.notes:
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+        console.print(as_options(note), highlight=False, markup=False, soft_wrap=True)
 
 
 def _analysed(subject: Subject, mode: str, bounds: str) -> tuple[float, Analysis]:

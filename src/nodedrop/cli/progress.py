@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import InputError
+from .spelling import require_known
 
 if TYPE_CHECKING:
     from ..experiments.data import Data
@@ -29,16 +30,20 @@ SetOption = Annotated[
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where the data set's files lie.")]
 DownloadOption = Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
+LEAST = 1.5  # a smaller factor is told in per cent
 WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Runs at a time, with one thread each.")]
 
 
 def settings(texts: Sequence[str] | None) -> dict[str, str]:
     """The values of `--set name=value`, as text."""
+    from ..experiments.recipes import Recipe
+
     found: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise InputError(f"--set needs name=value, such as lam=1e-4, and got '{text}'")
+        require_known(name.strip(), Recipe.__dataclass_fields__, "a recipe has no value")
         found[name.strip()] = value.strip()
     return found
 
@@ -131,31 +136,40 @@ def _place(progress: Progress) -> int:
 
 
 def _figures(progress: Progress) -> str:
-    test = "–" if progress.test_error is None else f"{progress.test_error:.2f}"
-    factor = progress.dense / max(progress.parameters, 1)
+    test = "" if progress.test_error is None else f", test {progress.test_error:.2f} %"
     return (
-        f"{progress.error:.2f} (test {test}) %  {progress.units} units  "
-        f"{progress.parameters:,} parameters ({factor:.1f}×)"
+        f"error: train {progress.error:.2f} %{test}  {progress.units} units  "
+        f"{progress.parameters:,} parameters ({fewer(progress.dense, progress.parameters)})"
     )
+
+
+def fewer(before: int, after: int) -> str:
+    """How much smaller something is: a factor, or per cent where that would round to nothing.
+
+    >>> fewer(49850, 49234), fewer(49850, 10000), fewer(5, 5)
+    ('1.2 % fewer', '5.0× fewer', '0.0 % fewer')
+    """
+    factor = before / max(after, 1)
+    return f"{factor:.1f}× fewer" if factor >= LEAST else f"{100 * (1 - after / max(before, 1)):.1f} % fewer"
 
 
 def summary(result: Mapping[str, Any]) -> str:
     """A run's outcome in a line, as wide as that of others: lines that come one by one make a table."""
-    factor = result["parameters_dense"] / max(result["parameters"], 1)
+    less = fewer(result["parameters_dense"], result["parameters"])
     return (
         f"test error {result['test_error']:5.2f} %  {result['units']:>5} of {result['units_dense']} units  "
-        f"{result['parameters']:>11,} parameters  {factor:>6.1f}× fewer  {result['seconds']:>6.0f} s"
+        f"{result['parameters']:>11,} parameters  {less:>13}  {result['seconds']:>6.0f} s"
     )
 
 
 def result_table(result: Mapping[str, Any]) -> Table:
     """A run's outcome in full."""
-    factor = result["parameters_dense"] / max(result["parameters"], 1)
+    dense, left = result["parameters_dense"], result["parameters"]
     table = Table(show_header=False)
     table.add_row("test error", f"{result['test_error']:.2f} %")
     table.add_row("  before the final cut", f"{result['test_error_before_cut']:.2f} %")
     table.add_row("units", f"{result['units_dense']:,} → {result['units']:,}")
-    table.add_row("parameters", f"{result['parameters_dense']:,} → {result['parameters']:,} ({factor:.1f}× fewer)")
+    table.add_row("parameters", f"{dense:,} → {left:,} ({fewer(dense, left)})")
     table.add_row("largest logit change", f"{result['logit_change']:.1e} (relative, by the final cut)")
     table.add_row("seconds", f"{result['seconds']:.1f} in steps, {result['cutting']:.1f} in cuts")
     if result["collapsed"]:
@@ -174,9 +188,9 @@ def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
         if result is None:
             table.add_row(outcome.job.name, outcome.status, *[""] * 4)
             continue
-        factor = result["parameters_dense"] / max(result["parameters"], 1)
+        less = fewer(result["parameters_dense"], result["parameters"]).removesuffix(" fewer")
         table.add_row(
             outcome.job.name, f"{result['test_error']:.2f}", f"{result['units']:,}", f"{result['parameters']:,}",
-            f"{factor:.1f}×", f"{result['seconds']:.0f}",
+            less, f"{result['seconds']:.0f}",
         )  # fmt: skip
     return table

@@ -18,6 +18,7 @@ from .progress import (
     WorkersOption,
     settings,
 )
+from .spelling import require_known
 from .sweep import run_all, values
 
 if TYPE_CHECKING:
@@ -53,9 +54,10 @@ def reproduce(
     that several figures share are made once. The same command goes on after Ctrl-C, a failure or a kill; with --missing
     on another machine, too, from the records alone.
     """
-    from ..experiments.reproduce import chosen, jobs_of, record, recorded
+    from ..experiments.reproduce import REPRODUCTIONS, chosen, jobs_of, record, recorded
     from ..reporting import show
 
+    require_known(name, REPRODUCTIONS, "there is no reproduction")
     jobs = jobs_of(name, profile, range(seeds), out, settings(changes))
     jobs = chosen(jobs, values(lam, float, "lam"), values(network, str, "network"))
     written: list[str] = []

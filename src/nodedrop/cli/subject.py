@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,6 +41,31 @@ BatchOption = Annotated[
     ),
 ]
 ModeOption = Annotated[str, typer.Option("--mode", help="What proofs must cover: both, train or eval.")]
+
+
+# What torch says of inputs that are not what a network takes, and the option that makes them so.
+_REMEDIES = {
+    r"types: Long, Int; but got \S*Float|used as indices must be long|only applicable to index tensor": (
+        "for token indices write --example 2,16:int64"
+    ),
+    r"missing \d+ required positional arguments?": "repeat --example, one per input",
+}
+
+
+def as_options(text: str) -> str:
+    """What the library says of its arguments, in the words of the command line.
+
+    >>> as_options("more can go, 5 with batch_size=2 and 5 with mode='eval'")
+    'more can go, 5 with --batch-size 2 (give the largest batch you train with) and 5 with --mode eval'
+    """
+    text = re.sub(r"\bbatch_size=(\d+)", r"--batch-size \1 (give the largest batch you train with)", text)
+    return re.sub(r"\bmode='(\w+)'", r"--mode \1", text)
+
+
+def with_remedy(text: str) -> str:
+    """An error about an example, and how to give another one if that is known."""
+    found = [remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, text)]
+    return "; ".join([text, *found])
 
 
 @dataclass(frozen=True)

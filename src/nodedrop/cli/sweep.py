@@ -29,6 +29,7 @@ from .progress import (
     settings,
     summary,
 )
+from .spelling import require_known
 
 if TYPE_CHECKING:
     from ..experiments.engines import Engine, Job, Outcome
@@ -65,11 +66,13 @@ def sweep(
     others go on, and the exit code is 1. With --engine ray the runs are tasks of a Ray cluster whose machines share the
     folder.
     """
+    from ..experiments.recipes import EXPERIMENTS
     from ..experiments.recipes import recipe as recipe_of
     from ..experiments.sweep import Grid, engine_of
 
     runner = engine_of(engine, workers, address)
     given = settings(changes)
+    require_known(recipe, EXPERIMENTS, "there is no recipe")
     lams = values(lam, float, "lam") or (recipe_of(recipe, profile, given).lam,)
     grid = Grid(recipe, lams, values(network, str, "network"))
     jobs = grid.jobs(profile, values(seed, int, "seed") or (0,), out, given)

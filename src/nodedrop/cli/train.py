@@ -23,6 +23,7 @@ from .progress import (
     result_table,
     settings,
 )
+from .spelling import require_known
 
 if TYPE_CHECKING:
     from ..experiments.recipes import Recipe
@@ -76,6 +77,8 @@ def train(
         result = finished(chosen, folder, resume)
         if result is None:
             images = read_data(chosen, data_dir, download)
+            if resume and not any((folder / "checkpoint").glob("*")):  # schedulers give --resume the first time, too
+                typer.echo(f"nothing to resume in {folder}, beginning anew", err=True)
             with Runs(lines=True) as runs, _curves(folder) if tensorboard else nullcontext() as board:
 
                 def watch(progress: Progress) -> None:
@@ -114,18 +117,20 @@ def _chosen(
     name: str | None, profile: str, given: dict[str, str], out: Path | None, resume: bool
 ) -> tuple[Recipe, Path]:
     """The recipe and the folder. To go on, the folder is enough: it knows its recipe."""
-    from ..experiments.recipes import Recipe, changed
+    from ..experiments.recipes import EXPERIMENTS, Recipe, changed
     from ..experiments.recipes import recipe as recipe_of
     from ..experiments.run import configuration
     from ..experiments.sweep import name_of
 
     if name is None and resume and out is not None:
         stored = configuration(out)
-        if stored is None:
+        if stored is not None:
+            return changed(Recipe(), {**stored, **given}), out
+        if "network" not in given:
             raise InputError(f"'{out}' holds no run to go on with; leave --resume out to begin one")
-        return changed(Recipe(), {**stored, **given}), out
     if name is None and "network" not in given:
         raise InputError("name a recipe, such as mnist, or your own network with --model module:factory")
     name = name or "mnist"
+    require_known(name, EXPERIMENTS, "there is no recipe")
     chosen = recipe_of(name, profile, given)
     return chosen, out or Path("runs") / name_of(chosen, name, profile)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..onepage import Answer
     from ..verify import Verdict
 
+FEW = 6  # numbers of an input that are printed
 EXAMPLE = (
     "Example: nodedrop verify --before a.safetensors --after b.safetensors --model package.module:network "
     "--ledger ledger.jsonl   ·   a run: nodedrop verify runs/first   ·   Exit code 0 proved, 1 refuted, 3 not proved"
@@ -50,7 +51,7 @@ def verify(
     Nothing of what made the smaller network is used: each certificate is derived again from the weights. Without a
     ledger any pair will do whose larger network differs by units that were taken out, whoever did it.
     """
-    box = None if not domain else domain_of(domain)
+    box, hints = None if not domain else domain_of(domain), list[str]()
     if small:
         if run is not None or box is not None or batch_size is not None or not (before and after and model and ledger):
             raise InputError("--small takes --before, --after, --model and --ledger, whose domain and batch size count")
@@ -67,8 +68,11 @@ def verify(
     elif before is None or after is None or model is None:
         raise InputError("name the folder of a run, or --before and --after with --model package.module:factory")
     else:
-        verdict = _of_pair(before, after, model, ledger, example, box, mode, batch_size)
-    typer.echo(json.dumps(verdict.to_json()) if as_json else str(verdict))
+        pair = _nets(before, after, model)
+        verdict = _of_pair(pair, model, ledger, example, box, mode, batch_size)
+        if ledger is None and batch_size is None and mode != "eval" and verdict.status == "not proved":
+            hints += _about_batches(pair[0])
+    typer.echo(json.dumps(verdict.to_json()) if as_json else "\n".join([_told(verdict), *hints]))
     raise typer.Exit(verdict.code)
 
 
@@ -83,8 +87,37 @@ def _keep(verdict: Verdict, folder: Path) -> None:
         pass
 
 
+def _told(verdict: Verdict) -> str:
+    """The verdict in words, with a few numbers of an input that shows a difference."""
+    shown = verdict.counterexample
+    if shown is None:
+        return str(verdict)
+    head = str(shown).partition(" on the input ")[0]
+    return str(verdict).replace(str(shown), f"{head} on the input {' and '.join(map(_begun, shown.inputs))}")
+
+
+def _begun(value: Tensor) -> str:
+    numbers = [f"{number:.4g}" for number in value.flatten()[:FEW].tolist()]
+    shape = f"of shape {tuple(value.shape)}"
+    if value.numel() <= FEW:
+        return f"{shape}: {', '.join(numbers)}"
+    return f"{shape} that begins {', '.join(numbers)} (--json prints all of it)"
+
+
+def _about_batches(net: nn.Module) -> list[str]:
+    """What batch norm needs for a proof in train mode."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    if not any(isinstance(module, _BatchNorm) for module in net.modules()):
+        return []
+    return [
+        "in train mode batch norm's bound grows with the batch, and here that may be any: give --batch-size N, the "
+        "largest batch you train with, or --mode eval if the network is used in eval mode only"
+    ]
+
+
 def _of_pair(
-    before: Path, after: Path, model: str, ledger: Path | None, example: list[str] | None, box: Any, mode: str,
+    pair: list[nn.Module], model: str, ledger: Path | None, example: list[str] | None, box: Any, mode: str,
     batch_size: int | None,
 ) -> Verdict:  # fmt: skip
     from ..verify import verify
@@ -92,7 +125,6 @@ def _of_pair(
     modes = {"both": ("eval", "train"), "eval": ("eval",), "train": ("train",)}.get(mode)
     if modes is None:
         raise InputError(f"--mode must be both, train or eval, not '{mode}'")
-    pair = _nets(before, after, model)
     inputs = _examples(example, box) if example else _stated(_header(ledger), model) if ledger else None
     if inputs is None:
         raise InputError("give the shape of an input, such as --example 2,3,32,32, or a ledger, which knows it")

@@ -7,9 +7,11 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from traceback import walk_tb
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +86,9 @@ def program_of(model: nn.Module, example: Sequence[Tensor]) -> ExportedProgram:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{type(model).__name__} cannot be exported for any batch size: {cause(error)}") from None
+        where = f"{type(model).__name__} cannot be exported for any batch size{_place(error)}"
+        advice = " (move branches that depend on data out of forward)" if "data-dependent" in str(error) else ""
+        raise InputError(f"{where}: {cause(error)}{advice}") from None
     return plain
 
 
@@ -112,16 +116,15 @@ def names_of_outputs(program: ExportedProgram, taken: Collection[str] = ()) -> l
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """The exporters tell of packages they could use, and of their own old ways."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
+    """The exporters tell of packages they could use and of their own old ways, and print graphs where they fail."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
             yield
-        finally:
-            logger.setLevel(before)
+    finally:
+        logging.disable(before)
 
 
 def _axes(model: nn.Module, count: int, batch: Dim) -> tuple[object, ...]:
@@ -180,4 +183,13 @@ def cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {(lines or ['no reason given'])[0][:300]}"
+    said = (lines or ["no reason given"])[0].partition(" (unhinted:")[0]  # then come the exporter's own names for sizes
+    return f"{type(error).__name__}: {said[:300]}"
+
+
+def _place(error: BaseException) -> str:
+    """The line of the user's own code where tracing stopped."""
+    frames = [(frame.f_code.co_filename.replace("\\", "/"), line) for frame, line in walk_tb(error.__traceback__)]
+    ours = Path(__file__).parents[1].as_posix()
+    own = [(path, line) for path, line in frames if "/torch/" not in path and not path.startswith((ours, "<"))]
+    return f" at {own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else ""
