@@ -40,7 +40,7 @@ from torch.fx.node import map_arg
 Array = NDArray[Any]
 Line = dict[str, Any]
 Element = tuple[str, int]  # tensor:axis, and an index along it
-INF, ERRORS = math.inf, (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+INF, ERRORS = math.inf, (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ def read_ledger(path: Path) -> tuple[Line, Line, list[Line]]:
     lines, last = list[Line](), "0" * 64
     for number, text in enumerate(path.read_bytes().splitlines(), 1):
         line = json.loads(text)
-        stated = line.pop("hash")
+        again, stated = json.dumps(line).encode(), line.pop("hash")  # of a key that is told twice, one is left
         form = "header" if number == 1 else "cut" if number == 2 else "unit"
         need(line["line"] != "cut" or number < 3, "this checker reads one cut; for several, use nodedrop verify RUN")
-        fine = line["line"] == form and sorted(line) == FIELDS[form].split()
+        fine = again == text and line["line"] == form and sorted(line) == FIELDS[form].split()
         require(fine, f"line {number} of the ledger is none of its format")
         chained = line["prev"] == last and stated == sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()
         require(chained, f"line {number} of the ledger does not follow from the line before: one was changed or lost")
@@ -274,7 +274,7 @@ class Walk:
                 fine = len(x.lo) == out.shape[1] and (tuple(other.shape), other.dtype) == (shape, out.dtype)
                 need(fine, f"there is no rule for the shape or type that {self.where} results in")
         need(all(isinstance(x, Value) and len(x.keep) == len(x.lo) for x in args[0]), "an output lacks channels")
-        require(self.header["outputs"] == [list(x.shape) for x in args[0]], "the ledger states outputs of other shapes")
+        require(str(self.header["outputs"]) == str([list(x.shape) for x in args[0]]), "the ledger states other outputs")
 
     def numbers(self, name: str, axis: int, keep: Array, units: list[set[tuple[str, int, bool]]]) -> Array:
         """A tensor that along an axis has lost just what it meets, with those units, and is whole along positions."""
@@ -293,9 +293,10 @@ class Walk:
         line, rest = next(i for i in self.header["inputs"] if i["name"] == name), (0, *range(2, out.dim()))
         fine = (line["shape"], line["dtype"]) == (list(out.shape), str(out.dtype)[6:])
         require(fine and sorted(line) == FIELDS["input"].split(), f"the ledger states another input '{name}'")
-        box = [np.array(end if line[key] is None else line[key], float) for key, end in (("lo", -INF), ("hi", INF))]
-        need(out.dim() == 2 or all(end.ndim != 1 for end in box), f"along which axis does the box of '{name}' go?")
-        lo, hi = np.broadcast_to(box[0], out.shape), np.broadcast_to(box[1], out.shape)
+        box = [np.array(end if line[key] is None else line[key], object) for key, end in (("lo", -INF), ("hi", INF))]
+        fine = all({*map(type, end.flat)} <= {int, float} and (end.ndim != 1 or out.dim() == 2) for end in box)
+        need(fine, f"there is no rule for such a box of '{name}', or it has no numbers")
+        lo, hi = (np.broadcast_to(end.astype(float), out.shape) for end in box)
         require((lo <= hi).all(), f"the ledger's box of '{name}' is empty")
         return Value(lo.min(rest), hi.max(rest), [set() for _ in range(out.shape[1])], np.arange(out.shape[1]))
 
@@ -312,8 +313,7 @@ class Walk:
             for unit in gone:
                 self.kinds.setdefault(unit, set()).add("dead" if dead else "unread")
         padded = pad != "valid" if isinstance(pad, str) else np.any(pad)
-        lo, hi = (np.minimum(x.lo, 0), np.maximum(x.hi, 0)) if padded else (x.lo, x.hi)
-        lo, hi = np.repeat(lo, w[0, 0].size), np.repeat(hi, w[0, 0].size)
+        lo, hi = np.repeat((np.minimum(x.lo, 0), np.maximum(x.hi, 0)) if padded else (x.lo, x.hi), w[0, 0].size, 1)
         return Value(*ends(out, w.reshape(len(w), -1), lo, hi, b), units, rows)
 
     def norm(self, out: Tensor, x: Value, *args: Any) -> Value:

@@ -14,6 +14,7 @@ from tests.verify.forging import forgeries, mended, read, write
 from torch import Tensor, nn
 
 import nodedrop as nd
+from nodedrop import onepage
 from nodedrop.verify import verify
 
 FORGED = 520
@@ -159,6 +160,103 @@ def test_a_field_too_many_is_none_of_the_format(case: Case, tmp_path: Path, more
     spots[more]["more"] = 1
     path = write(tmp_path / "forged.jsonl", mended(lines))
     assert "none of its format" in verify(case.before, case.after, case.inputs, ledger=path, tries=2).reason
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("number", "told", "also"), [
+    (2, '"bound": ', '"bound": -1000.0, "bound": '), (0, '"lo": ', '"lo": -100.0, "lo": '),
+    (1, '"units": ', '"units": 0, "units": '), (2, '"with": {', '"with": {}, "with": {'),
+])  # fmt: skip
+def test_a_key_that_is_told_twice_is_refuted(case: Case, tmp_path: Path, number: int, told: str, also: str) -> None:
+    """A reader may see the first, and the hash is of the last."""
+    lines, path = case.ledger.read_text().splitlines(), tmp_path / "forged.jsonl"
+    lines[number] = lines[number].replace(told, also, 1)
+    path.write_text("\n".join(lines) + "\n")
+    assert read(path) == read(case.ledger)
+    assert verify(case.before, case.after, case.inputs, ledger=path, tries=2).status == "refuted"
+    assert onepage.check(case.before, case.after, case.inputs, path).status == "refuted"
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("bound", "margin"), [(1e6, 1e7), (1e-3, 1e-2), (-1.0, 1e7)])
+def test_a_margin_excuses_no_more_than_rounding(case: Case, tmp_path: Path, bound: float, margin: float) -> None:
+    lines = read(case.ledger)
+    next(line for line in lines[2:] if line["bound"] is not None).update(bound=bound, margin=margin)
+    path = write(tmp_path / "forged.jsonl", mended(lines))
+    assert verify(case.before, case.after, case.inputs, ledger=path, tries=2).status == "refuted"
+
+
+@pytest.mark.parametrize(("times", "proved"), [(0.0, True), (0.9, True), (9.0, False)])
+def test_a_bound_may_lie_above_by_the_rounding_of_its_sum(tmp_path: Path, times: float, proved: bool) -> None:
+    """With the margin that a ledger states, which may count more terms."""
+    before, x, path = nn.Sequential(nn.Linear(2000, 3), nn.ReLU(), nn.Linear(3, 1)), torch.rand(2, 2000), tmp_path / "l"
+    with torch.no_grad():
+        before[0].bias[0] = -90.0
+    after = copy.deepcopy(before)
+    nd.compact_(after, x, ledger=path)
+    lines = read(path)
+    more = times * lines[2]["margin"]
+    lines[2].update(bound=lines[2]["bound"] + more, margin=lines[2]["margin"] + more)
+    write(path, mended(lines))
+    assert (verify(before, after, x, ledger=path, tries=2).status == "proved") == proved
+
+
+# What is no ledger, though its chain is whole.
+SHAPELESS: dict[str, Callable[[Any, Any, Any], None]] = {
+    "an end that is a text": lambda header, cut, unit: header["inputs"][0].update(hi="abc"),
+    "an end that is a number as a text": lambda header, cut, unit: header["inputs"][0].update(hi="1.0"),
+    "an end that is an object": lambda header, cut, unit: header["inputs"][0].update(hi={"a": 1}),
+    "an end that is a truth": lambda header, cut, unit: header["inputs"][0].update(hi=True),
+    "an end with a truth in it": lambda header, cut, unit: header["inputs"][0].update(hi=[True] + [1.0] * 4),
+    "an end of ragged lists": lambda header, cut, unit: header["inputs"][0].update(hi=[[1.0, 1.0], [1.0]]),
+    "an end of another shape": lambda header, cut, unit: header["inputs"][0].update(hi=[1.0, 1.0, 1.0]),
+    "an end of too many axes": lambda header, cut, unit: header["inputs"][0].update(hi=[[[[[1.0]]]]]),
+    "an end beyond all numbers": lambda header, cut, unit: header["inputs"][0].update(hi=10**400),
+    "an input that is told twice": lambda header, cut, unit: header["inputs"].insert(
+        0, {**header["inputs"][0], "lo": -100.0, "hi": 100.0}),
+    "outputs that are no whole numbers": lambda header, cut, unit: header.update(
+        outputs=[[float(n) for n in row] for row in header["outputs"]]),
+    "modes that are lists": lambda header, cut, unit: header.update(modes=[["eval"]]),
+    "a lowest precision that is none": lambda header, cut, unit: header["arithmetic"].update(lowest="None"),
+    "no blocks": lambda header, cut, unit: cut["tensors"][0].update(blocks=0, removed=[], original=[]),
+    "less than no blocks": lambda header, cut, unit: cut["tensors"][0].update(blocks=-1, removed=[], original=[]),
+    "groups that are lists": lambda header, cut, unit: cut.update(groups={"0.weight": [1]}),
+    "biases that are lists": lambda header, cut, unit: cut.update(folded=[["0.bias"]]),
+    "a bound beyond all numbers": lambda header, cut, unit: unit.update(bound=10**400),
+    "a margin beyond all numbers": lambda header, cut, unit: unit.update(margin=10**400),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", SHAPELESS)
+def test_what_is_no_ledger_is_refuted(case: Case, tmp_path: Path, name: str) -> None:
+    lines = read(case.ledger)
+    SHAPELESS[name](*lines[:3])
+    path = write(tmp_path / "forged.jsonl", mended(lines))
+    assert verify(case.before, case.after, case.inputs, ledger=path, tries=2).status == "refuted"
+    if "margin" not in name:  # which is a comment there
+        assert onepage.check(case.before, case.after, case.inputs, path).status != "proved"
+
+
+def test_a_truth_is_no_size(tmp_path: Path) -> None:
+    before, x, path = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), torch.rand(3, 2), tmp_path / "ledger"
+    with torch.no_grad():
+        before[0].bias[0] = -9.0
+    after = copy.deepcopy(before)
+    nd.compact_(after, x, ledger=path)
+    lines = read(path)
+    for outputs, proved in (([[3, 1]], True), ([[3, True]], False)):
+        lines[0]["outputs"] = outputs
+        write(path, mended(lines))
+        assert (verify(before, after, x, ledger=path, tries=2).status == "proved") == proved
+        assert (onepage.check(before, after, x, path).status == "proved") == proved
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000, b'{"line": "header", "version": 1e999}', b"9" * 5000])
+def test_bytes_that_are_no_json_are_refuted(case: Case, tmp_path: Path, content: bytes) -> None:
+    (path := tmp_path / "forged.jsonl").write_bytes(content)
+    assert verify(case.before, case.after, case.inputs, ledger=path, tries=2).status == "refuted"
+    assert onepage.check(case.before, case.after, case.inputs, path).status != "proved"
 
 
 def test_every_field_is_checked_or_told_to_be_a_comment() -> None:

@@ -36,6 +36,20 @@ def refs(value: Any) -> list[int]:
     return [place for item in items for place in refs(item)]
 
 
+def told(value: Any) -> Any:
+    """What an argument says beside its tensors. Types count, signs of zeros, and the places of tensors in lists."""
+    if isinstance(value, Mapping):
+        return {name: told(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [told(item) for item in value]
+    return Ref if isinstance(value, Ref) else (type(value), repr(value))
+
+
+def alike(one: Array, two: Array, signed: bool = True) -> bool:
+    """Whether numbers are the same, and the signs of zeros."""
+    return np.array_equal(one, two) and (not signed or np.array_equal(np.signbit(one), np.signbit(two)))
+
+
 def run(step: Step, arrays: Sequence[Array]) -> list[Array]:
     """An operator's results on these arrays in place of its operands."""
     tensors = iter([torch.from_numpy(np.array(x, order="C")) for x in arrays])

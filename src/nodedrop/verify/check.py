@@ -28,7 +28,7 @@ from .claims import (
 from .interval import Array
 from .pairs import Assumptions, Findings, NotProved
 from .program import CannotRead, Program, read, split
-from .relation import relate
+from .relation import lasting, relate, require_lasting
 from .search import Counterexample, search
 
 Status = Literal["proved", "refuted", "not proved"]
@@ -138,8 +138,9 @@ def _related(
         raise Refuted("the second module returns its results in another form, or by other names, than the first")
     findings = Findings()
     cut, units = stated.cuts[0] if stated is not None and stated.cuts else (None, ())
-    for one, two in zip(first, second, strict=True):
+    for one, two in zip(lasting(first), lasting(second), strict=True):
         findings = merged(findings, relate(one, two, given, {} if cut is None else kept_indices(cut)))
+    require_lasting(findings)
     if stated is not None:
         if stated.header["outputs"] != shapes[0]:
             raise Refuted(f"the ledger states outputs of shapes {stated.header['outputs']}, and they are {shapes[0]}")
@@ -186,7 +187,7 @@ def _given(inputs: Any) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
 
 def merged(one: Findings, two: Findings) -> Findings:
     """The larger bounds, all reasons."""
-    for mine, new in ((one.bounds, two.bounds), (one.sizes, two.sizes)):
+    for mine, new in ((one.bounds, two.bounds), (one.sizes, two.sizes), (one.margins, two.margins)):
         for key, row in new.items():
             for index, number in row.items():
                 mine.setdefault(key, {})[index] = max(mine.get(key, {}).get(index, -inf), number)
@@ -195,8 +196,14 @@ def merged(one: Findings, two: Findings) -> Findings:
             one.kinds.setdefault(key, {}).setdefault(index, set()).update(kind)
     for pair in two.leaders.items():
         one.tie(pair)
-    sets = (one.gone | two.gone, one.folded | two.folded, one.unknown | two.unknown)
-    return Findings(one.bounds, one.sizes, one.kinds, *sets, one.leaders, one.open | two.open)
+    for name, keeps in two.kept.items():
+        one.kept.setdefault(name, []).extend(keeps)
+    one.gone |= two.gone
+    one.folded |= two.folded
+    one.unknown |= two.unknown
+    one.open |= two.open
+    one.written |= two.written
+    return one
 
 
 def _agreed(
@@ -239,14 +246,14 @@ def agreed_terms(header: Mapping[str, Any]) -> tuple[tuple[str, ...], int | None
         raise Refuted(f"the ledger states the modes {list(modes)} for evidence '{header['evidence']}'")
     if header["batch_size"] is not None and header["batch_size"] < 1:
         raise Refuted(f"the ledger states batches of {header['batch_size']} at most")
-    named = {str(item["dtype"]) for item in header["tensors"].values()} | {str(terms["lowest"])} - {"None"}
+    named = {item["dtype"] for item in header["tensors"].values()} | {terms["lowest"]} - {None}
     kinds = {name: kind for name in named if isinstance(kind := getattr(torch, name, None), torch.dtype)}
     if kinds.keys() != named:
         raise Refuted(f"the ledger states a type that there is none of, among {', '.join(sorted(named))}")
     true = {name: torch.finfo(kind).eps / 2 for name, kind in kinds.items() if kind.is_floating_point}
     if terms["unit_roundoff"] != true:
         raise Refuted(f"the ledger states the unit round-offs {terms['unit_roundoff']}, and they are {true}")
-    return modes, header["batch_size"], None if terms["lowest"] is None else kinds[terms["lowest"]]
+    return modes, header["batch_size"], kinds.get(terms["lowest"])
 
 
 def growth_of(inputs: Any, batch_size: int | None) -> float:
@@ -262,6 +269,8 @@ def boxes_of(
     """Lower and upper ends of every tensor input, as declared; whole numbers are indices and have none."""
     if stated is not None:
         lines = {line["name"]: line for line in stated.header["inputs"]}
+        if len(lines) < len(stated.header["inputs"]):
+            raise Refuted("the ledger speaks of an input twice")
         told = {name: (tuple(line["shape"]), str(line["dtype"])) for name, line in lines.items()}
         if told != {name: (shape, str(kind)[6:]) for name, (shape, kind) in inputs.items()}:
             shapes = [f"{name} {shape} {kind}" for name, (shape, kind) in told.items()]
@@ -319,10 +328,19 @@ def _box(lo: Any, hi: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def _end(value: Any, missing: float, shape: tuple[int, ...]) -> Array:
+    """Numbers that broadcast against an input, or one for each of its channels; a truth value or a text is none."""
     array = np.array(missing if value is None else value, dtype=object)
+    if not {*map(type, array.flat)} <= {int, float, type(None)}:
+        raise Refuted("the domain is no box of the inputs: its ends are no numbers")
     array = np.where(array == None, missing, array).astype(float)  # noqa: E711
     if array.ndim == 1 and len(shape) > 2 and len(array) == shape[1]:
         array = array.reshape(-1, *(1,) * (len(shape) - 2))
-    if np.isnan(array).any() or array.ndim > len(shape):
-        raise Refuted("the domain is no box of the inputs")
-    return array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+    array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+    if np.isnan(array).any() or len(array.shape) > len(shape) or not all(map(_fits, array.shape, shape)):
+        raise Refuted("the domain is no box of the inputs: its ends have another shape")
+    return array
+
+
+def _fits(size: int, whole: int) -> bool:
+    """Whether an axis broadcasts to a size."""
+    return size in (1, whole)

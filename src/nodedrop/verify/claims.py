@@ -57,16 +57,18 @@ class Ledger:
 
 
 def read_ledger(path: str | os.PathLike[str]) -> Ledger:
-    """Read a ledger; a line that was changed, lost, added or moved breaks the chain."""
+    """Read a ledger; a line that states something else, or was lost, added or moved, breaks the chain."""
     lines: list[dict[str, Any]] = []
     last = "0" * 64
-    for number, text in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for number, text in enumerate(Path(path).read_bytes().splitlines(), 1):
         try:
-            line = json.loads(text, parse_constant=_no_number)
+            line = json.loads(
+                text, parse_constant=_number, parse_float=_number, parse_int=_integer, object_pairs_hook=_object
+            )
             stated = line.pop("hash")
             kind = FIELDS["header" if number == 1 else line["line"]]
             shaped = all(_is(line[name], types) for name, types in kind.items()) and _whole(line)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise Refuted(f"line {number} of the ledger is none of its format") from None
         found = sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()
         if not shaped or set(line) != {*kind, "line", "prev"} or (line["line"] == "header") != (number == 1):
@@ -80,9 +82,25 @@ def read_ledger(path: str | os.PathLike[str]) -> Ledger:
     return Ledger(lines[0], _grouped(lines[1:]))
 
 
-def _no_number(word: str) -> Any:
-    """Of infinity and NaN, which JSON does not have."""
-    raise ValueError(word)
+def _number(word: str) -> float:
+    """A real number; infinity and NaN are none in JSON."""
+    if not isfinite(number := float(word)):
+        raise ValueError(word)
+    return number
+
+
+def _integer(word: str) -> int:
+    """A whole number that an index can be."""
+    if abs(number := int(word)) >= 2**63:
+        raise ValueError(word)
+    return number
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object that tells each key once: of two, the hash would be of the last one."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a key is told twice")
+    return found
 
 
 def _is(value: Any, types: Any) -> bool:
@@ -101,11 +119,18 @@ def _whole(line: Mapping[str, Any]) -> bool:
                 return False
             if not all(_is(k, int) for field, types in fields.items() if types is list for k in item[field]):
                 return False
-    lists = line["with"].values() if line["line"] == "unit" else ()
+    kind = line["line"]
+    if kind == "header":
+        lists, words = line["outputs"], line["modes"]
+    elif kind == "cut":
+        lists, words = [list(line["groups"].values())], line["folded"]
+    else:
+        lists, words = line["with"].values(), line["modes"]
     if not all(isinstance(indices, list) and all(_is(k, int) for k in indices) for indices in lists):
         return False
-    margin = line.get("margin")
-    return margin is None or margin >= 0
+    blocks = [item["blocks"] for item in line["tensors"]] if kind == "cut" else []
+    sound = min(blocks, default=1) > 0 and (line.get("margin") or 0) >= 0
+    return sound and all(isinstance(word, str) for word in words)
 
 
 def _grouped(lines: list[dict[str, Any]]) -> tuple[Any, ...]:
@@ -278,7 +303,8 @@ def require_units(
                 raise Refuted(f"{who} states a bound of {stated:.6g}, and has none")
             continue
         slack = 2.0**-16 * (size if isfinite(size) else abs(derived)) + 1e-12
-        above = slack + abs(unit["margin"] or 0.0)  # terms that are 0 may have been counted as rounded
+        rounding = found.margins.get(place, {}).get(unit[key], 0.0)
+        above = slack + min(unit["margin"] or 0.0, rounding)  # terms that are 0 may have been counted as rounded
         if stated is None or stated < derived - slack or (stated > derived + above and not run):
             raise Refuted(f"{who} states a bound of {stated}, and its weights give {derived:.6g}")
 

@@ -34,7 +34,7 @@ def product(walk: Walk, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep]:
     x = walk.settled(x, {len(x.value.shape) - 1: y.keep[inner]} if y.leaf is None else None)
     lead = len(x.keep) - rank
     batch = {d: x.keep[d + lead] for d in range(rank - 2) if y.value.shape[d] > 1}
-    y = walk.settled(y, {inner: x.keep[-1], **batch}, bias)
+    y = walk.settled(y, {inner: x.keep[-1], **batch}, bias, signed=False)
     known = [pair.value.exact or pair.leaf is not None for pair in (pairs[names[0]], pairs[names[1]])]
     mass = None
     if y.value.exact and y.value.rows is None and rank == 2 and bias is not None and bias.leaf is not None:
@@ -133,6 +133,7 @@ def convolution(walk: Walk, a: Step, b: Step, pairs: Pairs) -> tuple[Pairs, Keep
     rows = matched_units(old[:, left], new, None if bias is None else bias.leaf) if rows is None else rows
     if not np.array_equal(old[np.ix_(rows, left)], new):
         raise NotProved(f"{walk.place}: '{w.leaf.name}' of the second module is not the first's without some units")
+    walk.findings.note_kept(w, _of_kernel(a, w, rows, left, turned))
     mass = None if is_padded(call, a.args) or bias is None or bias.leaf is None else old[rows].sum(-1)
     settled = _absorb(walk, x, 1, (old[rows] == 0).all((0, 2)), mass, bias, rows)
     walk.findings.gone.update(frozenset([(own, int(k))]) for k in np.setdiff1d(np.arange(len(old)), rows))
@@ -151,6 +152,7 @@ def _stated(
     rows, read = (inner, outer) if turned else (outer, inner)
     if not np.array_equal(read, x.keep[1]):
         raise NotProved(f"{walk.place}: values that meet have lost different elements")
+    walk.findings.note_kept(w, _of_kernel(a, w, rows, read, turned))
     used = np.ones(shape, bool) if w.value.rows is not None else ~np.broadcast_to(w.value.zero, shape)
     idle = np.asarray(~dense(used, groups, turned)[rows].any((0, 2)))
     settled = _absorb(walk, x, 1, idle, None, bias, rows)
@@ -158,6 +160,12 @@ def _stated(
     walk.findings.gone.update(frozenset([(own, int(k))]) for k in np.setdiff1d(every, rows))
     found = {"input": x, "weight": w, **({} if bias is None else {"bias": settled})}
     return found, (x.keep[0], rows, *(np.arange(n) for n in a.results[0][0][2:]))  # type: ignore[index]
+
+
+def _of_kernel(a: Step, w: Pair, rows: Array, read: Array, turned: bool) -> Keep | None:
+    """What is left along the axes of a kernel; of several groups, these need not be indices along axes."""
+    first = (read, rows) if turned else (rows, read)
+    return None if a.args["groups"] > 1 else (*first, *(np.arange(n) for n in w.value.shape[2:]))
 
 
 def _absorb(walk: Walk, x: Pair, axis: int, idle: Array, mass: Array | None, bias: Pair | None, rows: Array) -> Any:
@@ -187,7 +195,7 @@ def _absorb(walk: Walk, x: Pair, axis: int, idle: Array, mass: Array | None, bia
             shift, scale = shift + terms, scale + np.abs(terms)
             width = width + np.abs(mass[:, index]) * (hi[index] - lo[index])
     if bias is None or not scale.any():
-        return None if bias is None else walk.settled(bias, {0: rows})
+        return None if bias is None else walk.settled(bias, {0: rows}, signed=False)
     leaf = bias.leaf
     if leaf is None or leaf.after.shape != rows.shape:
         raise NotProved(f"{walk.place}: the bias has another size than the units")
@@ -196,4 +204,5 @@ def _absorb(walk: Walk, x: Pair, axis: int, idle: Array, mass: Array | None, bia
     noise = width + kind.eps * (np.abs(wanted) + kind.tiny) + 2.0**-40 * (np.abs(leaf.before[rows]) + scale)
     if not (np.abs(leaf.after - wanted) <= noise).all():
         raise NotProved(f"{walk.place}: '{leaf.name}' does not contain the constants that were removed")
+    walk.findings.note_kept(bias, None)
     return replace(bias, keep=(rows,))

@@ -42,6 +42,7 @@ PRODUCTS = {"linear.default": ("input", "weight", "bias"), "addmm.default": ("ma
             "matmul.default": ("self", "other", ""), "mm.default": ("self", "mat2", ""),
             "bmm.default": ("self", "mat2", "")}  # fmt: skip
 ALONG = re.compile(r"(native_)?layer_norm|(_fused_)?rms_norm|_?(safe_)?softmax|mean|sum|amax|amin|pad|constant_pad_nd")
+STATISTICS = ("running_mean", "running_var")
 RECURRENT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
 REDUCTIONS = ("mean", "sum", "amax", "amin")
 PER_CHANNEL = re.compile(r"prelu|\w*batch_norm\w*|instance_norm|\w*_pool\dd\w*|upsample_\w+")
@@ -78,10 +79,12 @@ Pairs = dict[str, Pair]
 
 @dataclass
 class Findings:
-    """By tensor, axis and index: the largest value that can enter a unit's activation, the size of what enters, and
-    which of KINDS a unit was where it was read. `gone` are units that layers no longer make, each under all its names,
-    `folded` biases of layers that read something constant that is gone. `leaders` has, for elements that meet others,
-    one that all of them are known by; what meets those of `open` is not all known."""
+    """By tensor, axis and index: the largest value that can enter a unit's activation, the size of what enters, which
+    of KINDS a unit was where it was read, and how far rounding can take its own sum. `gone` are units that layers no
+    longer make, each under all its names, `folded` biases of layers that read something constant that is gone.
+    `leaders` has, for elements that meet others, one that all of them are known by; what meets those of `open` is not
+    all known. `kept` are the indices that a tensor has wherever it is read or overwritten, None where it is not the
+    first module's at such indices, and `written` are the tensors that some pass overwrites."""
 
     bounds: dict[Unit, dict[int, float]] = field(default_factory=dict)
     sizes: dict[Unit, dict[int, float]] = field(default_factory=dict)
@@ -91,11 +94,19 @@ class Findings:
     unknown: set[str] = field(default_factory=set)
     leaders: dict[tuple[Unit, int], tuple[Unit, int]] = field(default_factory=dict)
     open: set[Unit] = field(default_factory=set)
+    margins: dict[Unit, dict[int, float]] = field(default_factory=dict)
+    kept: dict[str, list[Keep | None]] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
 
     def note(self, units: Iterable[tuple[Unit, int]], true: tuple[bool, bool, bool]) -> None:
         """What units were at a place where they were read."""
         for unit, at in units:
             self.kinds.setdefault(unit, {}).setdefault(at, set()).add(true)
+
+    def note_kept(self, pair: Pair, keep: Keep | None) -> None:
+        """The indices of a tensor where it is read."""
+        if pair.leaf is not None:
+            self.kept.setdefault(pair.leaf.name, []).append(keep)
 
     def tie(self, elements: Iterable[tuple[Unit, int]]) -> None:
         """These go together, each with all that it went with before."""

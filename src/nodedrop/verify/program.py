@@ -52,7 +52,8 @@ class Program:
     """Leaves are steps whose op is "tensor", "changing" (a buffer that the pass overwrites) or "input".
 
     `outputs` are the places of tensors that are returned, `returned` tells in which form, these and whatever else
-    is; `written` are those that become the next pass's buffers.
+    is; `written` are those that become the next pass's buffers. `counts` are what is added to counters that the pass
+    does not read, and for which it has no steps.
     """
 
     steps: tuple[Step, ...]
@@ -60,6 +61,7 @@ class Program:
     tensors: Mapping[str, Tensor]
     returned: tuple[str, ...] = ()
     written: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def inputs(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -136,13 +138,17 @@ def _join_same_tensors(exported: Any) -> None:
         module.recompile()
 
 
+def _counter(node: torch.fx.Node) -> torch.fx.Node:
+    """What a chain of additions in place adds to."""
+    while node.target is torch.ops.aten.add_.Tensor:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
 def _counts(node: torch.fx.Node) -> bool:
     """Whether a node only counts batches, in an integer that nothing else reads."""
-    chain = [node]
-    while chain[-1].target is torch.ops.aten.add_.Tensor:
-        chain.append(chain[-1].args[0])  # type: ignore[arg-type]
-    counter, steps = chain[-1], chain[:-1]
-    if not steps or counter.op != "placeholder" or counter.meta["val"].is_floating_point():
+    counter = _counter(node)
+    if counter is node or counter.op != "placeholder" or counter.meta["val"].is_floating_point():
         return False
     waiting = list(counter.users)
     while waiting:  # whoever reads the count must do so to count on
@@ -164,6 +170,7 @@ def _converted(exported: Any, module: nn.Module) -> Program:
     constants = {name: tensor for name, tensor in exported.constants.items() if name not in names}
     steps: list[Step] = []
     places: dict[str, int] = {}
+    counts: dict[str, tuple[str, ...]] = {}
 
     def resolved(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
@@ -173,7 +180,12 @@ def _converted(exported: Any, module: nn.Module) -> Program:
         return [resolved(item) for item in value] if isinstance(value, list | tuple) else value
 
     for node in exported.graph.nodes:
-        if node.op == "output" or _counts(node) or any(word in str(node.target) for word in CHECKS):
+        if _counts(node):
+            target = specs[_counter(node).name].target
+            name = names.get(target, target)
+            counts[name] = (*counts.get(name, ()), repr((node.args[1:], node.kwargs)))
+            continue
+        if node.op == "output" or any(word in str(node.target) for word in CHECKS):
             continue
         values = node.meta.get("val")
         listed = values if isinstance(values, list | tuple) else (values,)
@@ -196,7 +208,7 @@ def _converted(exported: Any, module: nn.Module) -> Program:
     tensorial = tuple(place for place in found if isinstance(place, int))
     ends = [s for s in signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION and s.arg.name in places]
     written = {names.get(spec.target, spec.target): places[spec.arg.name] for spec in ends}
-    return Program(tuple(steps), tensorial, tensors | constants, (form, *map(str, found)), written)
+    return Program(tuple(steps), tensorial, tensors | constants, (form, *map(str, found)), written, counts)
 
 
 def _is_last(value: object) -> bool:

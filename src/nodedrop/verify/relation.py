@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from . import sums as _sums  # noqa: F401  (registers its rules)
-from .arrays import MOVES, compact, grid, keeps_rows, refs, run, whole
+from .arrays import MOVES, alike, compact, grid, keeps_rows, refs, run, told, whole
 from .calls import RULES, Call, axes_of
 from .casts import met
 from .interval import INF, Array, Value, between, known, unbounded
@@ -29,6 +29,7 @@ from .pairs import (
     PRODUCTS,
     RECURRENT,
     REDUCTIONS,
+    STATISTICS,
     Assumptions,
     Findings,
     Keep,
@@ -42,6 +43,7 @@ from .pairs import (
     matched_units,
 )
 from .program import Program, Ref, Step
+from .rounding import note_rounding
 from .tags import meet, tags_after, tags_of, units_at
 from .ties import note_ties
 
@@ -50,8 +52,8 @@ Hints = Mapping[str, Mapping[int, Array]]
 
 def relate(before: Program, after: Program, given: Assumptions, hints: Hints) -> Findings:
     """Walk both programs; raises NotProved where the relation breaks."""
-    same = (before.returned, before.written) == (after.returned, after.written)
-    if not same or [s.op for s in before.steps] != [s.op for s in after.steps]:
+    ends = [(program.returned, program.written, program.counts) for program in (before, after)]
+    if ends[0] != ends[1] or [s.op for s in before.steps] != [s.op for s in after.steps]:
         raise NotProved("the two modules do not make the same calls in the same order")
     walk = Walk(before, after, given, hints)
     for place in range(len(before.steps)):
@@ -65,11 +67,31 @@ def relate(before: Program, after: Program, given: Assumptions, hints: Hints) ->
             walk.require(walk.settled(pair))
     for name, place in before.written.items():
         walk.place = f"what is written to '{name}'"
-        keep = walk.settled(walk.values[place][0]).keep
-        for other in walk.read.get(name, ()):  # the next pass reads it as this one did
-            if len(keep) != len(other) or not all(map(np.array_equal, keep, other)):
-                raise NotProved(f"{walk.place} has lost other elements than what was read there")
+        walk.findings.kept.setdefault(name, []).append(walk.settled(walk.values[place][0]).keep)
+    walk.findings.written.update(before.written, before.counts)
     return walk.findings
+
+
+def lasting(programs: Iterable[Program]) -> list[Program]:
+    """One module in several modes. What one of them overwrites none can rely on, but for the statistics of norms, which
+    are those given: evaluation is about a model as it is."""
+    listed = list(programs)
+    norms = [(p, ref) for p in listed for s in p.steps for n in STATISTICS if isinstance(ref := s.args.get(n), Ref)]
+    given = {program.steps[ref.place].args.get("name") for program, ref in norms}
+    names = {name for program in listed for name in (*program.written, *program.counts)} - given
+
+    def told(step: Step) -> Step:
+        return replace(step, op="changing") if step.op == "tensor" and step.args["name"] in names else step
+
+    return [replace(program, steps=tuple(map(told, program.steps))) for program in listed]
+
+
+def require_lasting(found: Findings) -> None:
+    """What a pass of any mode overwrites is read by the next one, in any mode, as it was written."""
+    for name in sorted(found.written & found.kept.keys()):
+        told = {None if keep is None else tuple(tuple(axis.tolist()) for axis in keep) for keep in found.kept[name]}
+        if None in told or len(told) > 1:
+            raise NotProved(f"what is written to '{name}' has lost other elements than what was read there")
 
 
 class Walk:
@@ -79,7 +101,7 @@ class Walk:
         self.before, self.after, self.given, self.hints = before, after, given, hints
         self.values: list[list[Pair]] = []
         self.findings, self.place = Findings(), "the start"
-        self.leaves, self.read = dict[str, Pair](), dict[str, list[Keep]]()
+        self.leaves = dict[str, Pair]()
 
     def step(self, place: int) -> list[Pair]:
         """The pairs that one call results in."""
@@ -91,6 +113,7 @@ class Walk:
         if refs(a.args) != refs(b.args) or kinds[0] != kinds[1] or None in kinds[0]:
             raise NotProved(f"{self.place} reads or results in something else in the second module")
         if a.op == "getitem":
+            self.same(a, b)
             return [self.values[a.args["0"].place][int(a.args["1"])]]
         if a.op in MOVES:
             return self.moved(a, b)
@@ -102,6 +125,8 @@ class Walk:
         call = self.call(a)
         tagged = replace(value, tags=tags_after(call, a, pairs, value))
         note_ties(self.findings, call, a, pairs, tagged, keep)
+        if self.given.known is None:
+            note_rounding(self.findings, call, a, pairs, tagged)
         pair = Pair(tagged, keep, None, max(call.arithmetic.u, 2.0**-53))
         others = [(k, result[0]) for k, result in enumerate(a.results) if k and result is not None]
         return [pair, *(self.beside(a, k, shape, pair) for k, shape in others)]
@@ -122,6 +147,8 @@ class Walk:
         name = a.args["name"]
         if name != b.args["name"] or name not in self.before.tensors or name not in self.after.tensors:
             raise NotProved(f"the tensor '{name}' is not in both modules")
+        if a.results[0][1] != b.results[0][1]:  # type: ignore[index]
+            raise NotProved(f"the tensor '{name}' is of another type in the second module")
         if self.given.known is not None:
             nothing = np.zeros(0)
             value = self.given.known.get(name, unbounded(a.results[0][0]))  # type: ignore[index]
@@ -144,9 +171,12 @@ class Walk:
         lo, hi = self.given.boxes[a.args["name"]]
         return Pair(Value(lo, hi, a.results[0][0]), tuple(np.arange(n) for n in a.results[0][0]))
 
-    def settled(self, pair: Pair, wanted: Mapping[int, Array] | None = None, bias: Pair | None = None) -> Pair:
+    def settled(
+        self, pair: Pair, wanted: Mapping[int, Array] | None = None, bias: Pair | None = None, signed: bool = True
+    ) -> Pair:
         """A value with the wanted indices. Those of a leaf that nobody wants are the stated ones, or are found by
-        comparing numbers, also of a bias; whatever they are, the second module's numbers must be the first's there."""
+        comparing numbers, also of a bias; whatever they are, the second module's numbers must be the first's there.
+        The sign of a zero is not told by a sum that it is a term or a weight of."""
         if pair.leaf is None:
             if any(not np.array_equal(pair.keep[axis], keep) for axis, keep in (wanted or {}).items()):
                 raise NotProved(f"{self.place}: values that meet have lost different elements")
@@ -156,7 +186,7 @@ class Walk:
             if INNER in given:
                 raise NotProved(f"{self.place} reads '{pair.leaf.name}', of whose groups different parts were removed")
             keep = tuple(given.get(d, np.arange(n)) for d, n in enumerate(pair.value.shape))
-            self.read.setdefault(pair.leaf.name, []).append(keep)
+            self.findings.note_kept(pair, keep)
             return self.settled(replace(pair, keep=keep, leaf=None), wanted)
         leaf, sizes = pair.leaf, pair.leaf.before.shape
         axes = {d: keep for d, keep in self.hints.get(leaf.name, {}).items() if d != INNER} | dict(wanted or {})
@@ -167,9 +197,9 @@ class Walk:
             there, here = np.moveaxis(others, loose[0], 0), np.moveaxis(leaf.after, loose[0], 0)
             axes[loose[0]] = matched_units(there, here, None if bias is None else bias.leaf)
         keep = tuple(axes.get(d, np.zeros(0, int)) for d in range(len(sizes)))
-        if not np.array_equal(leaf.before[np.ix_(*keep)] if keep else leaf.before, leaf.after):
+        if not alike(leaf.before[np.ix_(*keep)] if keep else leaf.before, leaf.after, signed):
             raise NotProved(f"{self.place}: '{leaf.name}' of the second module is not the first's without some units")
-        self.read.setdefault(leaf.name, []).append(keep)
+        self.findings.note_kept(pair, keep)
         return replace(pair, keep=keep)
 
     def require(self, pair: Pair, axes: Iterable[int] | None = None) -> None:
@@ -180,7 +210,7 @@ class Walk:
 
     def same(self, a: Step, b: Step, but: str = "") -> None:
         """What is no tensor must be the same for both."""
-        first, second = ({k: v for k, v in s.args.items() if not refs(v) and k != but} for s in (a, b))
+        first, second = (told({k: v for k, v in s.args.items() if k != but}) for s in (a, b))
         if first != second:
             raise NotProved(f"{self.place} has other arguments in the second module")
 
@@ -212,13 +242,12 @@ class Walk:
         self.findings.unknown |= {a.op} - set(RULES)
         if not callable(a.run) or a.results != b.results:
             raise NotProved(f"{self.place} reads or results in something else in the second module")
+        if "as_strided" in a.op:  # what lies there beside its operand may be gone
+            raise NotProved(f"{self.place} reads memory, of which nothing is known")
         self.same(a, b)
         for place in refs(a.args):
             for pair in self.values[place]:
                 self.require(self.settled(pair))
-                signs = [np.signbit(t.astype(float)) for t in (pair.leaf.before, pair.leaf.after)] if pair.leaf else []
-                if signs and not np.array_equal(*signs):
-                    raise NotProved(f"{self.place} reads zeros of another sign in the second module")
         settled = {name: self.settled(pair) for name, pair in pairs.items()}
         return settled, tuple(np.arange(n) for n in a.results[0][0])  # type: ignore[index]
 
@@ -243,19 +272,20 @@ class Walk:
         if windows:
             axes = list(range(rank - windows, rank))
             keep = (*main.keep[:-windows], *(np.arange(n) for n in shape[-windows:]))
+            others = self.wholes(pairs, first)
         elif PER_CHANNEL.fullmatch(name):
             axes, keep = [d for d in range(rank) if d != 1], main.keep
             for word, pair in pairs.items():
                 if word != first:
                     size = pair.value.shape[0] if pair.value.shape else 0
                     others[word] = self.settled(pair, {0: main.keep[1]} if size == main.value.shape[1] else None)
+                    if word in STATISTICS and pair.leaf is not None:  # which training overwrites, and tells nobody
+                        self.findings.written.add(pair.leaf.name)
         else:
             length = len(a.args.get("normalized_shape", ()))
             axes = list(range(rank - length, rank)) if length else list(axes_of(a.args, rank))
             keep = main.keep
-            others = {word: self.settled(pair) for word, pair in pairs.items() if word != first}
-            for pair in others.values():
-                self.require(pair)
+            others = self.wholes(pairs, first)
             if "pad" in name:
                 keep = tuple(np.arange(shape[d]) if d in axes else k for d, k in enumerate(keep))
             if name in REDUCTIONS:
@@ -263,6 +293,13 @@ class Walk:
                 keep = tuple(k for d, k in enumerate(kept) if a.args.get("keepdim") or d not in axes)
         self.require(main, axes)
         return {**others, first: main}, keep
+
+    def wholes(self, pairs: Pairs, first: str) -> Pairs:
+        """Operands beside the first one, of which nothing may be missing."""
+        found = {word: self.settled(pair) for word, pair in pairs.items() if word != first}
+        for pair in found.values():
+            self.require(pair)
+        return found
 
     def call(self, a: Step) -> Call:
         """What a rule must know about a use of its operator."""
@@ -300,6 +337,8 @@ class Walk:
 
     def moved(self, a: Step, b: Step) -> list[Pair]:
         """An operator that only moves elements is run as it is: on intervals, on units, and on indices."""
+        if a.args.get("memory_format") != b.args.get("memory_format"):
+            raise NotProved(f"{self.place} leaves another order in memory in the second module")
         operands = [self.settled(self.values[place][0]) for place in refs(a.args)]
         kinds = [self.before.steps[place].results[0][1] for place in refs(a.args)]  # type: ignore[index]
         same = all(kind == a.results[0][1] for kind in kinds)  # type: ignore[index]

@@ -26,7 +26,7 @@ from .kept import facts_of
 from .left import Left, groups_read
 from .pairs import ZERO, Assumptions, Findings, NotProved
 from .program import CannotRead, Program, read
-from .relation import relate
+from .relation import lasting, relate, require_lasting
 
 
 def verify_run(model: nn.Module, after: nn.Module, example_inputs: Any, ledger: Path, domain: Any = None) -> Verdict:
@@ -36,7 +36,7 @@ def verify_run(model: nn.Module, after: nn.Module, example_inputs: Any, ledger: 
     try:
         stated = read_ledger(ledger)
         modes, batch_size, dtype = agreed_terms(stated.header)
-        programs = [read(model, example_inputs, mode) for mode in modes]
+        programs = lasting(read(model, example_inputs, mode) for mode in modes)
         boxes, said = boxes_of(programs[0].inputs, domain, stated)
         given = Assumptions(boxes, growth_of(example_inputs, batch_size), dtype)
         sizes = {name: list(tensor.shape) for name, tensor in tensors_of(model).items()}
@@ -51,9 +51,11 @@ def verify_run(model: nn.Module, after: nn.Module, example_inputs: Any, ledger: 
             left = rest
         _require_states(stated, after)
         _require_end(stated, after, left)
-        for mode, program in zip(modes, programs, strict=True):
+        found, ends = Findings(), lasting(read(after, example_inputs, mode) for mode in modes)
+        for program, end in zip(programs, ends, strict=True):
             whole = replace(program, tensors=_embedded(program, after, left))
-            relate(whole, read(after, example_inputs, mode), given, first.hints(left))
+            found = merged(found, relate(whole, end, given, first.hints(left)))
+        require_lasting(found)
     except Lives as error:
         return Verdict("refuted", str(error), modes, said, counterexample=error.shown)
     except Refuted as error:
@@ -81,6 +83,7 @@ def _check(
             fixed = {n: t for n, t in program.tensors.items() if n not in stated.header["tensors"]}  # part of the code
             facts = {**{n: known(t.double().numpy()) for n, t in fixed.items()}, **(given.known or {})}
             findings = merged(findings, relate(program, program, replace(given, known=facts), hints))
+        require_lasting(findings)
     except NotProved as error:
         for mode, program in zip(stated.header["modes"], programs, strict=True):
             require_dead(units, program, given, mode)

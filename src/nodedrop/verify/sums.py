@@ -140,14 +140,14 @@ def _conv(call: Call, a: Args) -> Value:
         w, groups = replace(w, lo=wide, hi=wide, shape=(w.shape[0], *wide.shape[1:])), 1
     elif is_transposed(call, a):
         wide = w.full(*range(rank))
-        low, high = (_units_first(end, groups) for end in (wide.lo, wide.hi))
+        low, high = (units_first(end, groups) for end in (wide.lo, wide.hi))
         w = Value(low, low if w.exact else high, low.shape)
     ends = _spread(call, w, rows, bias, groups)
     shape = (1, -1, *(1,) * (rank - 2))
     return Value(ends[0].reshape(shape), ends[1].reshape(shape), call.shape)
 
 
-def _units_first(kernel: Array, groups: int) -> Array:
+def units_first(kernel: Array, groups: int) -> Array:
     """The kernel of a transposed convolution as that of a plain one."""
     grouped = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:]).swapaxes(1, 2)
     found: Array = grouped.reshape(-1, *grouped.shape[2:])
