@@ -16,7 +16,6 @@ from .analysis import Analysis, Ledger
 from .errors import InputError
 from .intake import Options
 from .ledger import LedgerFile
-from .planning.reach import normalises_batches
 from .session import Session
 
 
@@ -93,8 +92,7 @@ def compact_(
 def _with_hint(session: Session, analysis: Analysis) -> Analysis:
     """Say what else could go if batch norm had a largest batch in train mode, or no train mode at all."""
     options = session.options
-    loose = (options.evidence, options.mode, options.batch_size) == ("proved", "both", None)
-    if not loose or session.program.notes or not normalises_batches(session.program):
+    if options.mode != "both" or session.program.notes or not session.any_batch:
         return analysis
     size, now = session.example_batch, session.removable(options)
     others = {f"batch_size={size}": replace(options, batch_size=size), "mode='eval'": replace(options, mode="eval")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
@@ -168,6 +169,16 @@ def probe(graph: Graph, example_inputs: Any, domain: Any) -> Any:
     if isinstance(example_inputs, Tensor):
         return drawn(example_inputs)
     return tree_map(drawn, dict(kwargs) if kwargs else tuple(args))
+
+
+def fixed_inputs(module: nn.Module, example_inputs: Any) -> dict[str, Any]:
+    """Inputs that are no tensors, by the names of the forward's parameters: a trace holds for their values alone."""
+    args, kwargs = split_inputs(example_inputs)
+    try:
+        given = dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        given = {**{str(k): value for k, value in enumerate(args)}, **kwargs}
+    return {name: value for name, value in given.items() if not any(isinstance(v, Tensor) for v in tree_leaves(value))}
 
 
 def require_inside(graph: Graph, example_inputs: Any, domain: Any) -> None:

@@ -20,6 +20,7 @@ from .intake import (
     Options,
     batch_of,
     differentiable,
+    fixed_inputs,
     optimizers_of,
     probe,
     require_inside,
@@ -94,7 +95,7 @@ class Session:
         self.structure = structure(trace(self.module, example_inputs))
         require_inside(self.program.graphs[0], example_inputs, options.domain)
         self._proven: set[tuple[str, int]] = set()
-        self._ran: list[Any] = []  # by the module after its last cut
+        self._ran: list[Any] = []  # by the module as it was traced, or after its last cut
         self._probes = [example_inputs, probe(self.program.graphs[0], example_inputs, options.domain)]
         self._samples = options.samples if isinstance(options.samples, list) else [options.samples]
         self.blocked: dict[int, str] = {}
@@ -120,6 +121,13 @@ class Session:
     def batch_limit(self) -> int | None:
         """The largest batch that bounds in training mode hold for, if they depend on it."""
         return self.options.batch_size or (self.example_batch if self.options.evidence == "batch-proved" else None)
+
+    @property
+    def any_batch(self) -> bool:
+        """Whether proofs must hold for batch norm in training mode with batches of any size."""
+        options = self.options
+        free = options.evidence == "proved" and "train" in options.modes and options.batch_size is None
+        return free and normalises_batches(self.program)
 
     @property
     def example_batch(self) -> int:
@@ -353,6 +361,9 @@ class Session:
                 )
         self.origin |= {_place(key): list(kept) for key, kept in state["origin"].items()}
         self._proven |= {_place(key) for key in state["proven"]}
+        if self._proven:
+            with self._casting():
+                self._ran = ran(self._outputs())
         self._block({_place(key): reason for key, reason in state["blocked"].items()})
 
     def _blocked_slots(self) -> dict[tuple[str, int], str]:
@@ -393,7 +404,8 @@ class Session:
         if proposal.collapsed:
             notes.append(f"one unit was kept in {', '.join(proposal.collapsed)}, where all could go")
         if not self._in_parts:
-            notes.append(scope(self.domain.values(), self.options.evidence))
+            fixed = fixed_inputs(self.module, self.example_inputs)
+            notes.append(scope(self.domain.values(), self.options.evidence, fixed))
         if self.options.evidence != "observed":
             own = tensors_of(self.module)
             sums = {layer.name: own[layer.weight] for layer in self.structure.layers}

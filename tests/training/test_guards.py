@@ -454,6 +454,7 @@ def test_convolutions_in_tf32_are_said(tf32: bool, said: bool, monkeypatch: pyte
     assert ("TF32" in words if words is not None else False) == said
 
 
+@pytest.mark.filterwarnings("ignore:nothing was cut, and in train mode batch norm")
 def test_a_norm_that_is_frozen_later_is_another_program() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))

@@ -52,6 +52,7 @@ def gradients(model: nn.Module) -> float:
     return float(next(model[2].parameters()).grad.abs().max())
 
 
+@pytest.mark.filterwarnings("ignore:nothing was cut, and in train mode batch norm")
 @pytest.mark.parametrize("options", [{}, {"evidence": "observed", "samples": torch.rand(16, 4)}])
 @pytest.mark.parametrize("name", BEGINNINGS)
 def test_zeros_that_are_learned_stay(name: str, options: dict[str, object]) -> None:

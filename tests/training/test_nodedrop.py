@@ -454,7 +454,8 @@ def test_batch_proved_units_go_and_the_change_in_eval_mode_is_stated() -> None:
         model[1].running_mean[2] = -1e4  # but not in eval mode, by these running statistics
     example = torch.rand(8, 3, dtype=torch.float64)
     strict = NodeDrop(model, None, example, lam=0.0)
-    assert strict.drop() is None
+    with pytest.warns(UserWarning, match="give batch_size="):
+        assert strict.drop() is None
     del strict
     event = NodeDrop(model, None, example, lam=0.0, evidence="batch-proved", batch_size=64).drop()
     assert event is not None

@@ -54,6 +54,12 @@ class Box:
                 raise InputError(f"domain of input '{node.target}': {name} is {end!r}, not a number") from None
             if tensor.isnan().any():
                 raise InputError(f"domain of input '{node.target}': {name} is NaN")
+            if _reads_both_ways(tensor, node.shape):
+                raise InputError(
+                    f"domain of input '{node.target}': {name} of shape {tuple(tensor.shape)} fits the second and the "
+                    f"last axis of the input's shape {node.shape}; say which, by {name}.view(-1, "
+                    f"{', '.join('1' * (len(node.shape) - 2))}) or {name}.view(1, -1)"
+                )
             spread = along(tensor, node.shape)
             if spread is None:
                 raise InputError(
@@ -68,6 +74,12 @@ class Box:
         if (lo > hi).any():
             raise InputError(f"domain of input '{node.target}': lo > hi ({float(lo.max()):g} > {float(hi.min()):g})")
         return Interval(lo.contiguous(), hi.contiguous(), node.shape)
+
+
+def _reads_both_ways(end: Tensor, shape: Sequence[int]) -> bool:
+    """Whether one number for each of something may be meant for either of two axes, and that makes a difference."""
+    both = end.dim() == 1 and len(shape) > 2 and len(end) == shape[1] == shape[-1]
+    return both and bool((end != end[0]).any())
 
 
 def along(end: Tensor, shape: Sequence[int]) -> Tensor | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..tracing.graph import Graph, Node, Ref
 from .conversion import WHOLE, converted
-from .interval import INF, Ball, Interval, constant, unbounded
+from .interval import INF, Ball, Interval, constant, point, unbounded
 from .rounding import DOUBLE, gamma, unit_roundoff, widen
 
 Result = Interval | tuple[Interval, ...]
@@ -67,13 +67,12 @@ class Context:
     def _met(self, value: Interval, source: torch.dtype | None) -> Interval:
         """An operand of another type is converted to that of the result before anything is computed.
 
-        Under autocast results may be of a lower type than was traced, before which whole numbers and tensors without
-        axes give way.
+        Under autocast results may be of a lower type than was traced, and so may operands: code asks others for their
+        type, and tensors are written into them.
         """
         target = None if self.node is None else self.node.dtype
         found = converted(value, source, target)
-        yields = not value.shape or source is None or not source.is_floating_point
-        if self.dtype is not None and yields and target is not None and target.is_floating_point:
+        if self.dtype is not None and target is not None and target.is_floating_point:
             found = converted(found, source, self.dtype)
         return found
 
@@ -129,6 +128,13 @@ class Context:
         """An interval of real results, made to hold for rounded ones."""
         lo, hi = widen(lo, hi, self.u(node), self.tiny(node), ulps)
         return self.limited(node, lo, hi)
+
+    def lost(self, node: Node, value: Tensor) -> Tensor:
+        """How far a known value may be from what is written of it, in the type of a result or a lower one."""
+        known = point(value)
+        near = [converted(known, None, dtype) for dtype in self._floats(node)]
+        away = [torch.maximum(value - item.lo, item.hi - value) for item in near]
+        return torch.stack([torch.zeros_like(value), *away]).amax(0)
 
     def rounded_ball(self, node: Node, ball: Ball, terms: int = 1) -> Ball | None:
         """Normalised rows, made to hold for rounded ones; None where they may overflow."""

@@ -35,6 +35,10 @@ from .targets import Target, choose, find_targets, nothing_left, require_names
 from .terms import BatchCount, Penalties
 
 _IN_USE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_ANY_BATCH = (
+    "nothing was cut, and in train mode batch norm has hardly any bound for batches of any size: give batch_size=, the "
+    "largest batch you train with"
+)
 
 
 class NodeDrop:
@@ -249,6 +253,8 @@ class NodeDrop:
             event = self._event(outcome)
             self.events.append(event)
         self._warn(empty)
+        if event is None and self._session.any_batch:
+            warnings.warn(_ANY_BATCH, stacklevel=2)
         return event
 
     def _event(self, outcome: Outcome) -> DropEvent:

@@ -45,14 +45,14 @@ def _underflow(ctx: Context, node: Node, size: Tensor, weight: Tensor, inverse: 
 def _affine(
     ctx: Context, node: Node, half: Tensor, weight: Tensor, bias: Tensor, lost: Tensor | float = 0.0
 ) -> Interval:
-    """Ends of w·x̂ + b for |x̂| ≤ half, underflow aside; a weight of exactly zero leaves the bias, unrounded."""
+    """Ends of w·x̂ + b for |x̂| ≤ half, underflow aside; a weight of exactly zero leaves the bias."""
     lo, hi = -half, half
     first, second = ((weight * end).nan_to_num(nan=0.0, posinf=INF, neginf=-INF) for end in (lo, hi))
     low, high = torch.minimum(first, second) + bias, torch.maximum(first, second) + bias
     size = torch.maximum(first.abs(), second.abs()) + bias.abs()
     margin = (size * gamma(8, ctx.u(node)) + ctx.tiny(node) + lost).nan_to_num(nan=INF)
-    still = ((first == 0) & (second == 0)).expand_as(low)
-    return Interval(torch.where(still, low, low - margin), torch.where(still, high, high + margin), node.shape)
+    margin = torch.where((first == 0) & (second == 0), ctx.lost(node, bias), margin)
+    return ctx.limited(node, low - margin, high + margin)
 
 
 @rule("aten.batch_norm.default")
@@ -80,10 +80,10 @@ def _by_statistics(ctx: Context, node: Node, epsilon: float) -> Result:
     size = torch.maximum(ends[0].abs(), ends[1].abs()) + bias.abs() + (mean * factor).abs()
     lost = _underflow(ctx, node, value.magnitude + mean.abs(), weight, 1 / deviation)
     margin = (size * gamma(12, ctx.u(node)) + lost).nan_to_num(nan=INF)
-    margin = torch.where((factor == 0).expand_as(margin), torch.zeros_like(margin), margin)
+    margin = torch.where(factor == 0, ctx.lost(node, bias), margin)
     ctx.margins[node.name] = margin
     lo, hi = torch.minimum(*ends) + shift - margin, torch.maximum(*ends) + shift + margin
-    return _with_statistics(Interval(lo, hi, node.shape), node)
+    return _with_statistics(ctx.limited(node, lo, hi), node)
 
 
 @rule("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.default",
