@@ -129,7 +129,7 @@ def optimizers_of(module: nn.Module, optimizer: Optimizer | Sequence[Optimizer] 
     for item in given:
         if not isinstance(item, Optimizer):
             raise InputError(f"optimizer must be a torch.optim.Optimizer, not {type(item).__name__}")
-        if type(item).__name__ in ("LBFGS", "Adafactor", "ZeroRedundancyOptimizer"):
+        if {kind.__name__ for kind in type(item).__mro__} & {"LBFGS", "Adafactor", "ZeroRedundancyOptimizer"}:
             raise InputError(
                 f"{type(item).__name__} keeps state that does not have its parameters' shapes and cannot be cut with "
                 "them; train with SGD, Adam, AdamW, RMSprop, Adagrad or NAdam"

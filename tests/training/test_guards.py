@@ -108,7 +108,7 @@ def test_a_model_cut_by_other_hands_is_refused() -> None:
     model = net()
     drop = shrinking(model)
     nd.compact_(model, torch.rand(2, 4))
-    with pytest.raises(InputError, match="changed shape or type by other hands"):
+    with pytest.raises(InputError, match="changed shape or type, or were replaced, by other hands"):
         drop.drop()
 
 

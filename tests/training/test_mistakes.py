@@ -82,7 +82,7 @@ def test_a_model_that_was_cast_needs_a_new_nodedrop(dtype: torch.dtype) -> None:
     model = net()
     drop = NodeDrop(model, None, torch.rand(2, 3))
     model.to(dtype)
-    with pytest.raises(InputError, match="changed shape or type by other hands"):
+    with pytest.raises(InputError, match="changed shape or type, or were replaced, by other hands"):
         drop.drop()
 
 

@@ -98,6 +98,8 @@ def _carried(cuts: list[Cut], name: str, before: torch.Size, what: str, state: T
 
 def sliced(tensor: Tensor, cuts: Sequence[Cut]) -> Tensor:
     """A tensor after all its cuts, in memory of its own; block-wise ones first, while the blocks are whole."""
+    if tensor.is_sparse:  # the gradient of an embedding
+        return sliced(tensor.to_dense(), cuts).to_sparse(tensor.sparse_dim())
     whole, layout = tensor, _memory_format(tensor)
     for cut in sorted(cuts, key=lambda c: c.keep.dim(), reverse=True):
         keep = cut.keep.to(tensor.device)

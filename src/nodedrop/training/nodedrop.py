@@ -226,8 +226,9 @@ class NodeDrop:
         _require_training_possible()
         if self._shapes != _shapes(self.model):
             raise InputError(
-                "the model's tensors changed shape or type by other hands than this NodeDrop's; after loading, "
-                "compacting or casting a model make a new NodeDrop, or load this one's state with load_state_dict()"
+                "the model's tensors changed shape or type, or were replaced, by other hands than this NodeDrop's; "
+                "after loading, copying, compacting or casting a model make a new NodeDrop, or load this one's state "
+                "with load_state_dict()"
             )
         self._warn_unowned()
         if self._watch is not None:
@@ -285,7 +286,7 @@ class NodeDrop:
         """Go on from a state that `state_dict` gave, after the weights of that moment were loaded into the model."""
         if {*state, "ledger"} != set(self.state_dict()):  # older states have none
             raise InputError(f"this is no state of a NodeDrop: it holds {sorted(state)}")
-        session = self._open()
+        session, events = self._open(), [DropEvent.from_json(data) for data in state["events"]]
         if not set(self._session.state()["origin"]) <= set(state["origin"]):
             raise InputError(
                 "this state is from before cuts that this NodeDrop has made since; build model and NodeDrop anew, and "
@@ -298,7 +299,7 @@ class NodeDrop:
         self._refresh()
         if self._ranks is not None:
             self._ranks.rebuild()
-        self.events = [DropEvent.from_json(data) for data in state["events"]]
+        self.events = events
 
     def _refresh(self) -> None:
         tensors = tensors_of(self.model)
@@ -365,8 +366,8 @@ def _last(table: Mapping[str, float], target: Target) -> float | None:
     return found[-1] if found else None
 
 
-def _shapes(model: nn.Module) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    return [(tuple(p.shape), p.dtype) for p in model.parameters()]
+def _shapes(model: nn.Module) -> list[tuple[int, tuple[int, ...], torch.dtype]]:
+    return [(id(p), tuple(p.shape), p.dtype) for p in model.parameters()]
 
 
 def _require_training_possible() -> None:
