@@ -84,7 +84,7 @@ def test_means_of_other_features_are_said() -> None:
     assert done.stderr == f"nodedrop: {said}\n"
 
 
-@pytest.mark.parametrize("shape", [(4, 3), (3, 3), (4, 3, 7), (3, 3, 3), (2, 3, 5, 5, 5)])
+@pytest.mark.parametrize("shape", [(4, 3), (3, 3), (4, 3, 7), (3, 3, 5), (2, 3, 5, 5, 5)])
 def test_a_normalised_box_fits_inputs_of_any_number_of_axes(shape: tuple[int, ...]) -> None:
     box = nd.Box.normalised([0.5, 0.5, 0.5], [0.5, 0.25, 0.125])
     layer, head = (LAYERS[len(shape)]() for _ in range(2))

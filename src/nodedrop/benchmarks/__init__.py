@@ -22,7 +22,7 @@ NAMES = {
     "growth": "steps, memory, analysis and cuts as networks grow",
     "demo": "the demonstration: size, error and time",
     "run": "a whole NodeDrop run beside a whole dense one: MNIST",
-    "cifar": "a whole NodeDrop run beside a whole dense one: CIFAR-10, whose folder --data-dir names",
+    "cifar": "a whole NodeDrop run beside a whole dense one: CIFAR-10",
     "kept": "what the cuts of a run keep for a checker beside one checkpoint",
     "peers": "NodeDrop beside the paper's procedure, Torch-Pruning and network slimming",
 }

@@ -1,4 +1,4 @@
-"""Inference of a compact network beside the dense one, and beside the ideal: dense time × ratio of multiply-adds."""
+"""Inference of a compact network beside the dense one, and beside the ideal: dense time × share of multiply-adds."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def beside(title: str, times: Times, share: float, limit: float | None) -> Figur
     """The compact network beside its ideal."""
     pairs = zip(times["compact"], times["dense"], strict=True)
     ideal = [compact / (dense * share) for compact, dense in pairs]
-    return figure(f"{title}: compact network beside dense time × ratio of multiply-adds", ideal, limit)
+    return figure(f"{title}: time of the compact network ÷ (dense time × its share of multiply-adds)", ideal, limit)
 
 
 def read(path: Path) -> Subject:

@@ -272,10 +272,10 @@ def _analysis(record: Record) -> Iterator[Table]:
 def _inference(record: Record) -> Iterator[Table]:
     for row in record["networks"]:
         counts, adds, engines = row["parameters"], row["multiply_adds"], row["seconds"]
-        sides = tuple(
-            (side, counts[side], adds[side], *(1e3 * statistics.median(times[side]) for times in engines.values()))
-            for side in counts
-        )
+        found = {side: [1e3 * statistics.median(times[side]) for times in engines.values()] for side in counts}
+        sides = tuple((side, counts[side], adds[side], *times) for side, times in found.items())
+        gains = (dense / compact for dense, compact in zip(found["dense"], found["compact"], strict=True))
+        sides += (("times faster", None, None, *gains),)
         heads = (Column("network"), Column("parameters", ",.0f"), Column("multiply-adds", ",.0f"))
         note = f"Cut to widths {', '.join(map(str, row['widths']))}."
         columns = (*heads, *(Column(f"{engine}, ms", ".2f") for engine in engines))
