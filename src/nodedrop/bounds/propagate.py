@@ -138,8 +138,8 @@ def _idle_weights(context: Context) -> dict[str, Tensor]:
         split = context.memo.get((node.target, 1, False))
         if node.op == PARAMETER and split is not None and node.name not in context.rewritten:
             shape = (*node.shape[:2], *(1,) * (len(node.shape) - 2))
-            zero = (split[0] == 0) & (split[1] == 0) & (True if split[2] is None else split[2] == 0)
-            found[node.name] = zero.reshape(shape)
+            zero = split[0] == split[1]  # the positive and the negative part
+            found[node.name] = (zero if split[2] is None else zero & (split[2] == 0)).reshape(shape)
     return found
 
 

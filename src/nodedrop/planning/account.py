@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,12 +26,14 @@ _HELD = {
 Status = Literal["removed", "alive", "pinned"]
 
 
-@dataclass(frozen=True)
-class Unit:
-    """One unit's fate. `bound` is the largest value that can enter its activation, if it has one."""
+class Unit(NamedTuple):
+    """One unit's fate. `bound` is the largest value that can enter its activation, if it has one.
+
+    A tuple, since every look makes thousands of them.
+    """
 
     layer: str
-    index: int
+    index: int  # type: ignore[assignment]  # where tuples have a method
     status: Status
     bound: float | None = None
     reason: str = ""
@@ -83,10 +85,11 @@ def account(
     accounts: dict[tuple[str, int, int], Account] = {}
     by_graph = {number: found[0] for number, found in group_certificates(structure, certificates).items()}
     fixed = {item.weight: item for item in structure.fixed}
+    reasons = {**plan.held, **blocked, **structure.pins}
     for key, uses in structure.uses.items():
         loose = (use for use in uses if use.weight not in fixed or not bool((use.labels == FIXED).all()))
         if (layer := next(loose, None)) is not None:
-            accounts[key] = _account(structure, by_graph, plan, blocked, layer, uses, modes, origin)
+            accounts[key] = _account(structure, by_graph, plan, reasons, layer, uses, modes, origin)
     told = {weight for weight, _, _ in accounts}
     return (*_merged(accounts.values()), *(_whole(item) for item in fixed.values() if item.weight not in told))
 
@@ -109,7 +112,7 @@ def _account(
     structure: Structure,
     by_graph: Mapping[int, Certificates],
     plan: Plan,
-    blocked: Mapping[int, str],
+    reasons: Mapping[int, str],
     layer: Layer,
     uses: list[Layer],
     modes: tuple[str, ...],
@@ -138,22 +141,20 @@ def _account(
             here = _per_unit(structure, item.graph, item.node, certificates.margins[item.node], item.labels)
             margin = here if margin is None else torch.maximum(margin, here)
     evidence = next(iter(by_graph.values())).evidence
-    tops = [None] * len(owners) if bound is None else bound.tolist()
-    slacks = [None] * len(owners) if margin is None else margin.tolist()
+    tops, slacks = (_finite(numbers, len(owners)) for numbers in (bound, margin))
     gone, kinds = plan.removed[owners].tolist(), plan.kinds[owners].tolist()
     missing = f"{without[0]} has no zero region" if without else "no activation with a zero region follows"
     edge = min(edges, default=0.0)
     units, first = [], origin.get((layer.weight, layer.axis))
     for k, (label, place) in enumerate(zip(owners.tolist(), layer.places.tolist(), strict=True)):
-        index = place if first is None else first[place]
-        top = _finite(tops[k])
+        index, top = place if first is None else first[place], tops[k]
         if gone[k]:
             kind = KINDS[kinds[k]]
             limit = None if kind == "unread" else top
-            certificate = Certificate(layer.name, index, kind, evidence, modes, limit, _finite(slacks[k]), layer.where)
+            certificate = Certificate(layer.name, index, kind, evidence, modes, limit, slacks[k], layer.where)
             units.append(Unit(layer.name, index, "removed", top, "", certificate))
             continue
-        reason = structure.pins.get(label) or blocked.get(label) or plan.held.get(label)
+        reason = reasons.get(label)
         if reason is None and bound is None:
             reason = missing
         if reason is None and top is not None and top <= edge:
@@ -162,8 +163,12 @@ def _account(
     return Account(layer.name, tuple(units), names[0] if names else "", edge)
 
 
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and isfinite(number) else None
+def _finite(numbers: Tensor | None, count: int) -> Sequence[float | None]:
+    """Those of each unit, None where there is none or it is infinite."""
+    if numbers is None:
+        return [None] * count
+    found: list[float] = numbers.tolist()
+    return found if bool(numbers.isfinite().all()) else [number if isfinite(number) else None for number in found]
 
 
 def _per_unit(structure: Structure, graph: int, value: str, compact: Tensor, labels: Tensor) -> Tensor:

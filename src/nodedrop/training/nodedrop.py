@@ -29,16 +29,12 @@ from .events import DropEvent
 from .inputs import InputWatch, odd_modes, require_modes
 from .late import late
 from .ranks import Ranks, unwrapped
-from .refusals import warn_refused
+from .refusals import ANY_BATCH, warn_refused
 from .schedules import Schedule, check_lam, constant
 from .targets import Target, choose, find_targets, nothing_left, require_names
 from .terms import BatchCount, Penalties
 
 _IN_USE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-_ANY_BATCH = (
-    "nothing was cut, and in train mode batch norm has hardly any bound for batches of any size: give batch_size=, the "
-    "largest batch you train with"
-)
 
 
 class NodeDrop:
@@ -255,7 +251,7 @@ class NodeDrop:
             self.events.append(event)
         self._warn(empty)
         if event is None and self._session.any_batch:
-            warnings.warn(_ANY_BATCH, stacklevel=2)
+            warnings.warn(ANY_BATCH, stacklevel=2)
         return event
 
     def _event(self, outcome: Outcome) -> DropEvent:

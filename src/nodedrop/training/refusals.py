@@ -1,4 +1,4 @@
-"""Dead units that stay because the model's own code does not allow the cut: said once, when it turns out."""
+"""What is said of units that stay: dead ones that the model's own code does not let go, batch norm without a bound."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Mapping
 _CHANGED = "an output changes by"
 _WRITTEN = "Mostly a size is written into forward(), such as view(-1, 64), where flatten(1) takes any"
 _SMALL = "Behind batch norm, rounding counts for much if the example has few rows: give one of a training batch's size"
+
+ANY_BATCH = (
+    "nothing was cut, and in train mode batch norm has hardly any bound for batches of any size: give batch_size=, the "
+    "largest batch you train with"
+)
 
 
 def warn_refused(news: Mapping[str, str]) -> None:
