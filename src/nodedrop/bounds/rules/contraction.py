@@ -116,11 +116,11 @@ def kernel_parts(ctx: Context, weight: Ref, groups: int = 1, *, transposed: bool
 
 def _over_positions(kernel: Interval) -> list[Tensor] | None:
     """Sums of the parts of a kernel over its positions, and of how far it may lie from them, block by block, so that
-    all that is made of a block stays in the cache; None if it has no bounds."""
-    lo = kernel.lo.reshape(kernel.lo.shape[0] * kernel.lo.shape[1], -1)
-    hi = lo if kernel.exact else kernel.hi.reshape(lo.shape)
+    all that is made of a block stays in the cache; None if it has no bounds. Channels may lie last in memory."""
+    lo, hi = kernel.lo.flatten(2), kernel.lo.flatten(2) if kernel.exact else kernel.hi.flatten(2)
+    rows = max(BLOCK // max(lo.shape[1] * lo.shape[2], 1), 1)
     blocks: list[tuple[Tensor, ...]] = []
-    for low, high in zip(*(end.split(max(BLOCK // max(lo.shape[1], 1), 1)) for end in (lo, hi)), strict=True):
+    for low, high in zip(lo.split(rows), hi.split(rows), strict=True):
         found = centred(Interval(low, low if kernel.exact else high, tuple(low.shape)))
         if found is None:
             return None
@@ -128,8 +128,8 @@ def _over_positions(kernel: Interval) -> list[Tensor] | None:
         if block.dtype not in (torch.float32, torch.float64):
             block = block.float() if block.dtype.is_floating_point else block.double()
         made = (block.clamp(min=0), block.clamp(max=0), *(() if radius is None else (radius,)))
-        ones = torch.ones(block.shape[1], dtype=block.dtype, device=block.device)
-        blocks.append(tuple(part @ ones for part in made))
+        ones = torch.ones(block.shape[2], dtype=block.dtype, device=block.device)
+        blocks.append(tuple(part @ ones if part.is_contiguous() else part.sum(2) for part in made))
     return [torch.cat(parts) for parts in zip(*blocks, strict=True)]
 
 
