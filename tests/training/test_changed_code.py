@@ -75,3 +75,34 @@ def test_units_keep_their_first_indices_when_code_changes() -> None:
     event = drop.drop()
     assert event is not None
     assert [item.index for item in event.removed] == [3]
+
+
+class Grows(nn.Module):
+    """A second way that is taken later, by a layer that no trace had seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.more, self.last, self.both = nn.Linear(4, 8), nn.Linear(4, 6), nn.Linear(8, 2), False
+        self.end = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(torch.relu(self.first(x)))
+        return found + self.end(torch.relu(self.more(x))) if self.both else found
+
+
+def test_layers_that_come_into_use_are_cut_and_pressed_from_then_on() -> None:
+    model = Grows()
+    with torch.no_grad():
+        for layer in (model.first, model.more):
+            layer.bias.fill_(3.0)
+        model.first.bias[:2] = -9.0
+        model.more.bias[:3] = -9.0
+    drop = nd.NodeDrop(model, None, torch.rand(2, 4))
+    drop.drop()
+    model.both = True
+    with torch.no_grad():
+        model.first.bias[0] = -9.0
+    event = drop.drop()
+    assert event is not None
+    assert sorted((item.layer, item.index) for item in event.removed) == [("first", 2), *(("more", k) for k in range(3))]
+    assert drop.widths == {"first": 5, "more": 3}

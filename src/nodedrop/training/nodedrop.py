@@ -233,12 +233,12 @@ class NodeDrop:
         if self._ranks is not None:
             self._ranks.agree(f"drop() after step {self.step}")
             self._ranks.share_buffers()
-        known = self.refused
+        known, structure = self.refused, self._session.structure
         with nullcontext() if self.ledger is None else self.ledger.at(self.step):
             outcome = self._session.cut_(self.on_collapse)
         news = {layer: why for layer, why in self.refused.items() if layer not in known}
         warn_refused(news)
-        if outcome.removed or news:
+        if self._session.structure is not structure or news:
             self._refresh()
         if outcome.removed and self._ranks is not None:
             self._ranks.rebuild()
