@@ -17,13 +17,13 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 LAYERS = (
     ("verify",),  # shares no code with the rest, and nothing below the command line needs it
     ("onepage",),
-    ("errors", "functional", "activations", "kernels"),
+    ("errors", "spelling", "functional", "activations", "kernels"),
     ("tracing",),
     ("bounds",),
     ("proof",),
     ("planning",),
     ("surgery",),
-    ("analysis", "ledger", "intake", "session", "api"),
+    ("analysis", "ledger", "intake", "notes", "session", "api"),
     ("training",),
     ("integrations",),
     ("export",),

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .bounds import Interval
-from .bounds.domain import described
 from .planning import Account, Unit, needed
 from .proof import Certificate
 
@@ -90,18 +88,6 @@ class Ledger:
         )
         notes = (*why_nothing(self.analysis), *self.analysis.notes)
         return "\n".join([head, layer_table(self.analysis.accounts, "removed"), *notes])
-
-
-def scope(boxes: Iterable[Interval], evidence: str, fixed: Mapping[str, object]) -> str:
-    """What an analysis speaks of: where the inputs lie, their shapes, and the values of those that are no tensors."""
-    if evidence == "observed":
-        return "holds for the samples that were given, and says nothing of others"
-    shapes: dict[str, list[str]] = {}
-    for box in boxes:
-        shapes.setdefault(described(box), []).append(str(box.shape))
-    inputs = " and ".join(f"in {box} of shape {', '.join(same)}" for box, same in shapes.items())
-    values = "".join(f", with {name}={str(value)[:40]}" for name, value in fixed.items())
-    return f"holds for inputs {inputs}{values}, and other batch sizes if samples are treated one by one"
 
 
 def why_nothing(analysis: Analysis) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any, Literal
 
 import torch
@@ -17,6 +16,7 @@ from .errors import InputError
 from .intake import Options
 from .ledger import LedgerFile
 from .session import Session
+from .spelling import near
 
 
 def analyze(module: nn.Module, example_inputs: Any, domain: Any = (0.0, 1.0), **options: Any) -> Analysis:
@@ -107,8 +107,8 @@ def _options(domain: Any, options: Mapping[str, Any]) -> Options:
     known = list(Options.__dataclass_fields__)
     if strange := sorted(set(options) - set(known)):
         named = [*known, "optimizer", "on_collapse", "ledger"]  # the last three of compact_ alone
-        near = "".join(f", did you mean {name}=?" for name in get_close_matches(strange[0], named, 1))
-        raise InputError(f"unknown option '{strange[0]}'{near or ';'} there are {', '.join(named)}")
+        hint = near(strange[0], named, "{}=") or ";"
+        raise InputError(f"unknown option '{strange[0]}'{hint} there are {', '.join(named)}")
     return Options(domain=domain, **options)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from .analysis import Analysis, scope
+from .analysis import Analysis
 from .bounds import Interval, bound
 from .bounds.domain import boxes
 from .errors import CollapseError, CutError, InputError
@@ -20,17 +20,15 @@ from .intake import (
     Options,
     batch_of,
     differentiable,
-    fixed_inputs,
     optimizers_of,
     probe,
     require_inside,
     require_running,
     same_tensors,
     samples_of,
-    too_long,
-    uncounted,
     usable,
 )
+from .notes import notes_of
 from .planning import Plan, Structure, account, disagreement, plan, shrink, structure
 from .planning.plan import independent_groups
 from .planning.reach import normalises_batches
@@ -107,7 +105,7 @@ class Session:
         return self.structure.program
 
     @property
-    def _in_parts(self) -> bool:
+    def in_parts(self) -> bool:
         """Whether a mode that certificates must cover was traced only in parts."""
         return any(graph.part for mode in self.options.modes for graph in self.program.in_mode(mode))
 
@@ -172,7 +170,7 @@ class Session:
 
     def plan(self, certificates: list[Certificates], blocked: Mapping[int, str] | None = None) -> Plan:
         """What can be cut on this evidence."""
-        if self._in_parts and not self.options.parts:
+        if self.in_parts and not self.options.parts:
             blocked = self.blocked = dict.fromkeys(torch.unique(self.structure.representative).tolist(), _PARTIAL)
         return plan(
             self.structure,
@@ -318,7 +316,7 @@ class Session:
         """The structure after a cut. A new trace must show what was predicted, since code may read its sizes: where an
         axis is cut for the first time, and where the passes before and after were not alike."""
         predicted = shrink(self.structure, proposal)
-        if not self._in_parts and not (alike and self._axes(proposal) <= self._proven):
+        if not self.in_parts and not (alike and self._axes(proposal) <= self._proven):
             reason = disagreement(predicted, trace(self.module, self.example_inputs))
             if reason is not None:
                 raise CutError(reason)
@@ -392,26 +390,9 @@ class Session:
             self._block(self._blocked_slots())
 
     def _analysis(self, certificates: list[Certificates], proposal: Plan) -> Analysis:
-        notes = list(self.program.notes)
-        unknown = {
-            f"{node.op}{' at ' + node.where if node.where else ''}"
-            for c in certificates
-            for node in (c.graph.by_name[name] for name in c.unknown)
-        }
-        notes += [f"no rule for {name}: its result is taken as unbounded" for name in sorted(unknown)]
-        if self.options.batch_size is not None and "train" in self.options.modes and normalises_batches(self.program):
-            notes.append(f"in train mode this holds for batches of at most {self.options.batch_size}")
-        if proposal.collapsed:
-            notes.append(f"one unit was kept in {', '.join(proposal.collapsed)}, where all could go")
-        if not self._in_parts:
-            fixed = fixed_inputs(self.module, self.example_inputs)
-            notes.append(scope(self.domain.values(), self.options.evidence, fixed))
-        if self.options.evidence != "observed":
-            own = tensors_of(self.module)
-            sums = {layer.name: own[layer.weight] for layer in self.structure.layers}
-            notes += filter(None, (too_long(sums, self.options.dtype), uncounted(own.values())))
+        notes = notes_of(self, certificates, proposal)
         accounts = account(self.structure, certificates, proposal, self.blocked, self.options.modes, self._moved())
-        return Analysis(accounts, self.options.evidence, self.options.modes, tuple(notes))
+        return Analysis(accounts, self.options.evidence, self.options.modes, notes)
 
 
 def _key(slot: tuple[str, int]) -> str:

@@ -214,7 +214,7 @@ def test_a_ledger_goes_on_where_the_run_does(tmp_path: Path) -> None:
 def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="every must be"):
         NodeDropCallback(EXAMPLE, every=0)
-    with pytest.raises(InputError, match="there is no option 'lamda'; did you mean 'lam'"):
+    with pytest.raises(InputError, match="there is no option 'lamda', did you mean lam"):
         NodeDropCallback(EXAMPLE, lamda=1.0)
     with pytest.raises(InputError, match="example_inputs must be a dict of keyword inputs, not a Tensor"):
         NodeDropCallback(torch.zeros(2, 6))  # type: ignore[arg-type]

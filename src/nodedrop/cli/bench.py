@@ -13,8 +13,8 @@ from rich.table import Table
 
 from ..benchmarks import NAMES, benchmark
 from ..errors import InputError
+from ..spelling import require_known
 from .progress import DataDirOption, SetOption, settings
-from .spelling import require_known
 
 RESULTS = Path("results/bench")
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import InputError
-from .spelling import require_known
+from ..spelling import require_known
 
 if TYPE_CHECKING:
     from ..experiments.data import Data

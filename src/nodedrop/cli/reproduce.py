@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from ..spelling import require_known
 from .progress import (
     DataDirOption,
     DownloadOption,
@@ -18,7 +19,6 @@ from .progress import (
     WorkersOption,
     settings,
 )
-from .spelling import require_known
 from .sweep import run_all, values
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from ..errors import InputError
+from ..spelling import require_known
 from .progress import (
     DataDirOption,
     DownloadOption,
@@ -29,7 +30,6 @@ from .progress import (
     settings,
     summary,
 )
-from .spelling import require_known
 
 if TYPE_CHECKING:
     from ..experiments.engines import Engine, Job, Outcome

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from ..errors import InputError
+from ..spelling import require_known
 from .progress import (
     DataDirOption,
     DownloadOption,
@@ -23,7 +24,6 @@ from .progress import (
     result_table,
     settings,
 )
-from .spelling import require_known
 
 if TYPE_CHECKING:
     from ..experiments.recipes import Recipe

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from inspect import signature
 from operator import gt
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import InputError
+from ..spelling import near
 from ..training import NodeDrop, load
 from ..training.schedules import Schedule, check_lam
 
@@ -34,8 +34,7 @@ class Shrinking:
             raise InputError(f"every must be 'epoch' or a number of steps from 1 on, not {every!r}")
         known = list(signature(NodeDrop).parameters)
         for name in (name for name in options if name not in known):
-            near = get_close_matches(name, known, 1)
-            raise InputError(f"there is no option '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+            raise InputError(f"there is no option '{name}'{near(name, known)}")
         if not callable(lam):
             check_lam(lam)
         super().__init__()
