@@ -123,8 +123,7 @@ class Session:
     @property
     def any_batch(self) -> bool:
         """Whether proofs must hold for batch norm in training mode with batches of any size."""
-        options = self.options
-        free = options.evidence == "proved" and "train" in options.modes and options.batch_size is None
+        free = self.options.evidence == "proved" and "train" in self.options.modes and self.options.batch_size is None
         return free and normalises_batches(self.program)
 
     @property
@@ -316,15 +315,11 @@ class Session:
         """The structure after a cut. A new trace must show what was predicted, since code may read its sizes: where an
         axis is cut for the first time, and where the passes before and after were not alike."""
         predicted = shrink(self.structure, proposal)
-        if not self.in_parts and not (alike and self._axes(proposal) <= self._proven):
+        if not self.in_parts and not (alike and proposal.axes <= self._proven):
             reason = disagreement(predicted, trace(self.module, self.example_inputs))
             if reason is not None:
                 raise CutError(reason)
         return structure(predicted)
-
-    @staticmethod
-    def _axes(proposal: Plan) -> set[tuple[str, int]]:
-        return {(cut.tensor, cut.axis) for cut in proposal.cuts}
 
     def _adopt(self, proposal: Plan, smaller: Structure) -> None:
         """Structure, original indices and pins after a cut."""
@@ -334,7 +329,7 @@ class Session:
             self.origin[slot.tensor, slot.axis] = [i for i, lost in zip(origin, dead, strict=True) if not lost]
         reasons = self._blocked_slots()
         self.structure, self.blocked = smaller, {}
-        self._proven |= self._axes(proposal)
+        self._proven |= proposal.axes
         self._block(reasons)
 
     def state(self) -> dict[str, Any]:
@@ -390,9 +385,8 @@ class Session:
             self._block(self._blocked_slots())
 
     def _analysis(self, certificates: list[Certificates], proposal: Plan) -> Analysis:
-        notes = notes_of(self, certificates, proposal)
         accounts = account(self.structure, certificates, proposal, self.blocked, self.options.modes, self._moved())
-        return Analysis(accounts, self.options.evidence, self.options.modes, notes)
+        return Analysis(accounts, self.options.evidence, self.options.modes, notes_of(self, certificates, proposal))
 
 
 def _key(slot: tuple[str, int]) -> str:

@@ -61,6 +61,11 @@ class Plan:
         return bool(self.cuts)
 
     @property
+    def axes(self) -> set[tuple[str, int]]:
+        """The tensor axes that are cut."""
+        return {(cut.tensor, cut.axis) for cut in self.cuts}
+
+    @property
     def digest(self) -> str:
         """A short name of the set of units that go."""
         return sha256(self.removed.numpy().tobytes()).hexdigest()[:12]

@@ -220,7 +220,7 @@ class NodeDrop:
                 "after optimizer.step(), and of a penalty that is only looked at keep .item() alone"
             )
         _require_training_possible()
-        if self._shapes != _shapes(self.model):
+        if self._parameters != _parameters(self.model):
             raise InputError(
                 "the model's tensors changed shape or type, or were replaced, by other hands than this NodeDrop's; "
                 "after loading, copying, compacting or casting a model make a new NodeDrop, or load this one's state "
@@ -302,7 +302,7 @@ class NodeDrop:
         self._found = find_targets(self._session.structure, self._session.blocked)
         able = [target for target in self._found if target.able]
         self.targets = choose(able, self._include, self._exclude)
-        self._shapes = _shapes(self.model)
+        self._parameters = _parameters(self.model)
         domain = self._session.domain
         terms = (self._penalties.term(target, tensors, self._batch, domain) for target in self.targets)
         tolls = factors(self._session.structure, self.targets, self.toll)
@@ -362,7 +362,7 @@ def _last(table: Mapping[str, float], target: Target) -> float | None:
     return found[-1] if found else None
 
 
-def _shapes(model: nn.Module) -> list[tuple[int, tuple[int, ...], torch.dtype]]:
+def _parameters(model: nn.Module) -> list[tuple[int, tuple[int, ...], torch.dtype]]:
     return [(id(p), tuple(p.shape), p.dtype) for p in model.parameters()]
 
 
